@@ -1,0 +1,90 @@
+"""Located errors, notes and remarks, as data. Only the tools turn them into text on a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from torch_mlir import ir
+
+from ..errors import PassError
+
+_FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One message at one place. `severity` is error, warning, remark or note; `place` is ``file:line:col`` or empty."""
+
+    severity: str
+    place: str
+    message: str
+    notes: tuple[Diagnostic, ...] = ()
+
+    def __str__(self) -> str:
+        head = f"{self.place}: " if self.place else ""
+        return "\n".join([f"{head}{self.severity}: {self.message}", *map(str, self.notes)])
+
+
+class IRError(PassError):
+    """A pass or verifier refuses a module. Carries its diagnostics as data; its text is theirs."""
+
+    def __init__(self, diagnostics: Sequence[Diagnostic]):
+        super().__init__("\n".join(map(str, diagnostics)))
+        self.diagnostics = tuple(diagnostics)
+
+
+def place_of(location: ir.Location) -> str:
+    """Return ``file:line:col`` of the first file location in `location`, or an empty string."""
+    match = _FILE.search(str(location))
+    return f"{match[1]}:{match[2]}:{match[3]}" if match else ""
+
+
+def error_at(
+    op: ir.Operation, message: str, *, notes: Sequence[tuple[ir.Operation, str]] = (), named: bool = True
+) -> IRError:
+    """Build the error ``file:line:col: error: 'op.name' op <message>``, with a note at each other op involved.
+
+    Args:
+        op: where it went wrong.
+        message: lower case, no full stop; ops, modules and parameters by name, the nearest valid spelling where one is.
+        notes: other ops and what to say of each.
+        named: False leaves out the ``'op.name' op`` prefix (for a message about the whole module).
+    """
+    op = op.operation
+    text = f"'{op.name}' op {message}" if named else message
+    return IRError(
+        [
+            Diagnostic(
+                "error",
+                place_of(op.location),
+                text,
+                tuple(Diagnostic("note", place_of(other.operation.location), said) for other, said in notes),
+            )
+        ]
+    )
+
+
+_sink: ContextVar[list[Diagnostic] | None] = ContextVar("hpir_diagnostics", default=None)
+
+
+@contextmanager
+def collect() -> Iterator[list[Diagnostic]]:
+    """Gather the remarks and warnings that passes make within the block."""
+    gathered: list[Diagnostic] = []
+    token = _sink.set(gathered)
+    try:
+        yield gathered
+    finally:
+        _sink.reset(token)
+
+
+def remark(op: ir.Operation, message: str, *, severity: str = "remark") -> None:
+    """Say something about an op that is no error; it is dropped where nobody collects."""
+    sink = _sink.get()
+    if sink is not None:
+        op = op.operation
+        sink.append(Diagnostic(severity, place_of(op.location), f"'{op.name}' op {message}"))

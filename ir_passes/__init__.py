@@ -1,0 +1,1 @@
+"""Passes from IR to IR, one folder per stretch of the road; `registry` names them all."""

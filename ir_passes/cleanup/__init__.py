@@ -1,0 +1,1 @@
+"""Passes that shorten a module and keep what it computes."""

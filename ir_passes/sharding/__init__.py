@@ -1,0 +1,1 @@
+"""Passes that split a training step over a mesh."""

@@ -1,0 +1,1 @@
+"""Every change of representation: torch to IR, IR to Program."""

@@ -1,0 +1,1 @@
+"""Runs Programs. Imports torch, never MLIR."""
