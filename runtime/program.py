@@ -161,6 +161,8 @@ class Program:
         reference: name of the unpartitioned function to check against, or None.
         pipeline_axis: the mesh axis that `train` and `evaluate` are indexed by; None when they have one entry.
         seed: of the random streams.
+        output_tree: structure of the extra outputs: a result's name (a leaf), None, ``{"dict": {key: tree}}``,
+            ``{"list": [tree]}`` or ``{"tuple": [tree]}``.
         text: the MLIR this Program was made from, for people.
     """
 
@@ -173,6 +175,7 @@ class Program:
     reference: str | None = None
     pipeline_axis: str | None = None
     seed: int = 0
+    output_tree: Any = None
     text: str = ""
 
     @property
@@ -507,6 +510,7 @@ def _encode_program(program: Program) -> dict[str, Any]:
         "data_axes": list(program.data_axes),
         "microbatches": program.microbatches,
         "seed": program.seed,
+        "output_tree": program.output_tree,
         "pipeline_axis": program.pipeline_axis,
         "train": list(program.train),
         "evaluate": list(program.evaluate),
@@ -548,6 +552,7 @@ def _decode_program(encoded: Mapping[str, Any]) -> Program:
         reference=encoded["reference"],
         pipeline_axis=encoded["pipeline_axis"],
         seed=int(encoded["seed"]),
+        output_tree=encoded["output_tree"],
     )
 
 

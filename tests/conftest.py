@@ -1,0 +1,1 @@
+"""Fixtures and settings every test shares."""
