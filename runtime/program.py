@@ -17,17 +17,19 @@ target                 operands -> results                    attributes
 ``hp.wait``            future -> N tensors                    none
 ``hp.shard_slice``     tensor -> tensor                       ``axes``, ``dim``
 ``hp.send``            N tensors -> nothing                   ``axis``, ``peer``
-``hp.recv``            nothing -> future (of ``types``)       ``axis``, ``peer``
+``hp.recv``            nothing -> future (of ``types``)       ``axis``, ``peer``, ``types``
 ``hp.microbatch``      tensor -> tensor                       ``index``, ``count``, ``dim``
 ``hp.accumulate``      N accumulators, N values -> N tensors  none
 ``hp.uniform``         sizes (a list) -> tensor               ``stream``, ``dtype``
 ``hp.normal``          sizes (a list) -> tensor               ``stream``, ``dtype``
-``call``               as the callee                          ``function``
+``call``               as the callee                          ``function``, ``microbatch`` (default 0)
 ``literal``            nothing -> tensor                      ``data`` (nested lists)
 =====================  =====================================  =========================================
 
 ``coordinates`` and ``axes`` mean what the dialect reference says of the op of that name; ``coordinates`` is None where
-the whole axis takes part. ``axes`` is a list of names, ``dims`` one int per operand.
+the whole axis takes part. ``axes`` is a list of names, ``dims`` one int per operand. ``types`` of ``hp.recv`` has a
+pair (dtype, sizes) per tensor, the dtype a `Named`. ``microbatch`` of ``call`` is what the callee's random streams
+depend on.
 """
 
 from __future__ import annotations
@@ -332,6 +334,25 @@ def last_uses(function: Function) -> list[tuple[int, ...]]:
         if value not in kept:
             freed[number].append(value)
     return [tuple(values) for values in freed]
+
+
+def private_accumulators(function: Function) -> frozenset[int]:
+    """Return the values that ``hp.accumulate`` may overwrite with the sum.
+
+    These are results of an earlier ``hp.accumulate`` of the same function that nothing else reads: their memory is the
+    function's own, and no view of it exists. The first sum of a chain therefore goes to new memory, the later ones stay
+    there.
+    """
+    uses: dict[int, int] = {result.value: 2 for result in function.results}
+    made: set[int] = set()
+    accumulated: set[int] = set()
+    for op in function.ops:
+        for value in op.operands():
+            uses[value] = uses.get(value, 0) + 1
+        if op.target == "hp.accumulate":
+            made.update(op.results)
+            accumulated.update(arg.index for arg in op.args[: len(op.args) // 2] if isinstance(arg, Ref))
+    return frozenset(value for value in accumulated & made if uses[value] == 1)
 
 
 def _refs(arg: Arg) -> Iterable[int]:

@@ -1,0 +1,118 @@
+"""Random tensors that depend on (seed, step, stream, microbatch, data coordinate) alone.
+
+So every plan, every schedule and every recomputation of a step draws the same values, and no global generator is read
+or moved. Values differ from one kind of device to another, and from eager's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..errors import RuntimeFault
+
+_MASK = (1 << 64) - 1
+
+# Bits of a uniform draw that the dtype holds exactly: its significand. Drawn in float32, so never more than 24.
+_UNIFORM_BITS = {torch.bfloat16: 8, torch.float16: 11}
+
+
+@dataclass(frozen=True, slots=True)
+class RandomContext:
+    """What the values of a stream depend on, beside the stream.
+
+    Attributes:
+        seed: the Program's.
+        step: number of the training step.
+        microbatch: which part of the data rank's batch; set by the ``call`` that runs it.
+        data_coordinate: position of the rank over the data axes.
+    """
+
+    seed: int = 0
+    step: int = 0
+    microbatch: int = 0
+    data_coordinate: int = 0
+
+    def with_microbatch(self, microbatch: int) -> RandomContext:
+        """Return the context of another microbatch of the same step and rank."""
+        return replace(self, microbatch=microbatch)
+
+    def draw(
+        self, kind: str, sizes: Sequence[int], dtype: torch.dtype, device: torch.device, *, stream: int
+    ) -> torch.Tensor:
+        """Draw a tensor of one stream: see `draw`."""
+        return draw(
+            kind,
+            sizes,
+            dtype,
+            device,
+            seed=self.seed,
+            step=self.step,
+            stream=stream,
+            microbatch=self.microbatch,
+            data_coordinate=self.data_coordinate,
+        )
+
+
+def draw(
+    kind: str,
+    sizes: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    seed: int,
+    step: int,
+    stream: int,
+    microbatch: int,
+    data_coordinate: int,
+) -> torch.Tensor:
+    """Draw a random tensor; equal arguments give equal values.
+
+    Values are drawn in float32 whatever the dtype, so that a step run in float64 sees the masks that the float32 step
+    sees. A uniform draw is rounded down to the dtype, so that it stays below 1.
+
+    Args:
+        kind: "uniform" for [0, 1), "normal" for the standard normal.
+        sizes: the tensor's shape.
+        dtype: a real floating dtype.
+        device: where it is drawn and lies.
+        seed: of all streams.
+        step: number of the training step.
+        stream: which random op of the step function.
+        microbatch: which part of the data rank's batch.
+        data_coordinate: position of the rank over the data axes.
+
+    Raises:
+        RuntimeFault: `kind` is unknown or `dtype` is not floating.
+    """
+    if kind not in ("uniform", "normal"):
+        raise RuntimeFault(f"unknown kind of random values '{kind}', expected 'uniform' or 'normal'")
+    if not dtype.is_floating_point:
+        raise RuntimeFault(f"cannot draw random values of dtype {dtype}, expected a floating one")
+    generator = torch.Generator(device=device)
+    generator.manual_seed(mixed_seed(seed, step, stream, microbatch, data_coordinate))
+    if kind == "normal":
+        return torch.randn(tuple(sizes), generator=generator, dtype=torch.float32, device=device).to(dtype)
+    values = torch.rand(tuple(sizes), generator=generator, dtype=torch.float32, device=device)
+    bits = _UNIFORM_BITS.get(dtype)
+    if bits is not None:
+        values = values.mul_(1 << bits).floor_().div_(1 << bits)
+    return values.to(dtype)
+
+
+def mixed_seed(*numbers: int) -> int:
+    """Return a 64-bit seed in which every bit of every number, and their order, matters.
+
+    Each number is folded in by the output function of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom
+    number generators", OOPSLA 2014).
+    """
+    state = 0
+    for number in numbers:
+        state = (state + 0x9E3779B97F4A7C15) & _MASK
+        mixed = state ^ (number & _MASK)
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+        state = mixed ^ (mixed >> 31)
+    return state

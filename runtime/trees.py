@@ -1,0 +1,130 @@
+"""Nested batches and outputs as flat leaves with paths, and back.
+
+A leaf's path joins the keys on the way to it with dots: ``ids``, ``image.pixels``, ``pair.0``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ..errors import RuntimeFault
+
+BARE_OUTPUT = "output"
+"""The path of an output that is one tensor and not a container of some."""
+
+
+def flatten_batch(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the leaves of a nested batch by path, in the order met.
+
+    Mappings, lists, tuples (named ones by position) and dataclasses are containers; everything else is a leaf. None is
+    left out.
+
+    Args:
+        batch: the keyword inputs of a step.
+
+    Raises:
+        RuntimeFault: a key is no string or contains a dot.
+    """
+    leaves: dict[str, Any] = {}
+    _collect(batch, "", leaves)
+    return leaves
+
+
+def _collect(value: Any, path: str, leaves: dict[str, Any]) -> None:
+    if value is None:
+        return
+    children = _children(value, path)
+    if children is None:
+        leaves[path] = value
+        return
+    for key, child in children[1]:
+        _collect(child, _join(path, key), leaves)
+
+
+def _children(value: Any, path: str) -> tuple[str, Iterator[tuple[str, Any]]] | None:
+    """Return the kind of a container and its children by key, or None for a leaf."""
+    if isinstance(value, torch.Tensor):
+        return None
+    if isinstance(value, Mapping):
+        return "dict", ((_checked(key, path), child) for key, child in value.items())
+    if isinstance(value, list):
+        return "list", ((str(index), child) for index, child in enumerate(value))
+    if isinstance(value, tuple):
+        return "tuple", ((str(index), child) for index, child in enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return "dict", ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+    return None
+
+
+def _checked(key: Any, path: str) -> str:
+    where = f"in '{path}'" if path else "at the top"
+    if not isinstance(key, str):
+        raise RuntimeFault(f"key {key!r} {where} is of type {type(key).__name__}, expected a string")
+    if not key or "." in key:
+        raise RuntimeFault(f"key '{key}' {where}: expected a name without dots")
+    return key
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def output_tree(value: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the structure of extra outputs, as `Program.output_tree` has it, and their leaves by path.
+
+    A dataclass becomes a dict, a named tuple a tuple. Leaves are tensors and Python numbers.
+
+    Args:
+        value: what the step function returned beside the loss.
+
+    Raises:
+        RuntimeFault: a leaf is something else, or a key is no string or contains a dot.
+
+    Example:
+        >>> output_tree({"logits": logits, "hidden": [h0, None]})[0]
+        {"dict": {"logits": "logits", "hidden": {"list": ["hidden.0", None]}}}
+    """
+    leaves: dict[str, Any] = {}
+    return _structure(value, "", leaves), leaves
+
+
+def _structure(value: Any, path: str, leaves: dict[str, Any]) -> Any:
+    if value is None:
+        return None
+    children = _children(value, path)
+    if children is None:
+        if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
+            where = f"output '{path}'" if path else "output"
+            raise RuntimeFault(f"{where} is of type {type(value).__name__}, expected tensors and numbers")
+        leaves[path or BARE_OUTPUT] = value
+        return path or BARE_OUTPUT
+    kind, items = children
+    trees = {key: _structure(child, _join(path, key), leaves) for key, child in items}
+    return {kind: trees if kind == "dict" else list(trees.values())}
+
+
+def build_outputs(tree: Any, values: Mapping[str, Any]) -> Any:
+    """Return outputs in the structure `tree` with `values` as leaves: the inverse of `output_tree`.
+
+    Raises:
+        RuntimeFault: a leaf has no value, or `tree` is malformed.
+    """
+    if tree is None:
+        return None
+    if isinstance(tree, str):
+        if tree not in values:
+            raise RuntimeFault(f"output '{tree}' has no value")
+        return values[tree]
+    if isinstance(tree, dict) and len(tree) == 1:
+        ((kind, children),) = tree.items()
+        if kind == "dict" and isinstance(children, dict):
+            return {key: build_outputs(child, values) for key, child in children.items()}
+        if kind == "list" and isinstance(children, (list, tuple)):
+            return [build_outputs(child, values) for child in children]
+        if kind == "tuple" and isinstance(children, (list, tuple)):
+            return tuple(build_outputs(child, values) for child in children)
+    raise RuntimeFault(f"malformed output tree: {tree!r}")
