@@ -88,3 +88,46 @@ def remark(op: ir.Operation, message: str, *, severity: str = "remark") -> None:
     if sink is not None:
         op = op.operation
         sink.append(Diagnostic(severity, place_of(op.location), f"'{op.name}' op {message}"))
+
+
+_SEVERITIES = {
+    ir.DiagnosticSeverity.ERROR: "error",
+    ir.DiagnosticSeverity.WARNING: "warning",
+    ir.DiagnosticSeverity.REMARK: "remark",
+    ir.DiagnosticSeverity.NOTE: "note",
+}
+# MLIR appends the whole op to some errors; a function is megabytes of it, and the place says which op it is.
+_CURRENT_OP = "see current operation:"
+
+
+def from_mlir(info: ir.Diagnostic | ir.DiagnosticInfo) -> Diagnostic:
+    """Turn a diagnostic of MLIR into data; notes that only print the op are dropped."""
+    notes = tuple(from_mlir(note) for note in info.notes if not note.message.startswith(_CURRENT_OP))
+    return Diagnostic(_SEVERITIES[info.severity], place_of(info.location), info.message, notes)
+
+
+@contextmanager
+def mlir_errors(context: ir.Context) -> Iterator[None]:
+    """Turn what MLIR reports within the block into ours: errors into an `IRError`, the rest into what `collect` has.
+
+    Raises:
+        IRError: the block raised an `MLIRError`.
+    """
+    said: list[Diagnostic] = []
+
+    def listen(diagnostic: ir.Diagnostic) -> bool:
+        said.append(from_mlir(diagnostic))
+        return True
+
+    handler = context.attach_diagnostic_handler(listen)
+    try:
+        yield
+    except ir.MLIRError as error:
+        errors = [from_mlir(info) for info in error.error_diagnostics]
+        errors += [diagnostic for diagnostic in said if diagnostic.severity == "error"]
+        raise IRError(errors or [Diagnostic("error", "", error.message)]) from None
+    finally:
+        handler.detach()
+        sink = _sink.get()
+        if sink is not None:
+            sink.extend(diagnostic for diagnostic in said if diagnostic.severity != "error")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from torch_mlir import ir
 
@@ -35,3 +35,27 @@ class ModulePass(ABC):
         Raises:
             IRError: the module is refused; it is left as it was wherever the pass can check before it changes.
         """
+
+
+@dataclass(frozen=True)
+class PipelinePass(ABC):
+    """A pass that stands for a pipeline: it is replaced by the passes it asks for before anything runs.
+
+    A subclass is a frozen dataclass like a `ModulePass`, its fields are its options.
+
+    Attributes:
+        name: the flag, such as ``hp-plan``.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def expand(self) -> str:
+        """Return the textual pipeline it stands for.
+
+        Raises:
+            HpirError: there is none, such as for a file that cannot be read.
+        """
+
+
+AnyPass: TypeAlias = ModulePass | PipelinePass
