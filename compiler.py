@@ -1,0 +1,175 @@
+"""From a model and a plan to something that trains: `compile_program` (anywhere) and `compile` (on every rank)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .errors import CaptureError, HpirError, PassError, PlanError, RuntimeFault
+from .ir_passes.pass_manager import run_passes
+from .lowering.exported import Exported, export
+from .lowering.step_module import TrainFunction
+from .lowering.to_program import to_program
+from .plan import Plan
+from .runtime.program import Program
+from .runtime.step import Step
+from .runtime.trees import flatten_batch
+
+
+def compile_program(
+    exported: Exported, plan: Plan | Mapping[str, Any] | None = None, *, allow: Sequence[str] = ()
+) -> Program:
+    """Compile a captured step for a plan. Needs no process group and no device.
+
+    Args:
+        exported: from `hpir.export`, one microbatch of one data rank.
+        plan: a `Plan` or the same keys as a dict; None for one rank.
+        allow: custom-op namespaces that the model's ops may come from.
+
+    Returns:
+        The Program that every rank runs, with the unpartitioned step in it as the reference to check against.
+
+    Raises:
+        PlanError: the plan is malformed or asks for what this version has no pass for.
+        PassError: a pass refuses the module.
+    """
+    plan = _plan(plan)
+    module = exported.module.operation.clone()
+    run_passes(module, plan.pipeline())
+    return to_program(
+        module,
+        microbatches=plan.data.microbatches,
+        seed=plan.data.seed,
+        reference=exported.module,
+        allow=allow,
+    )
+
+
+def compile(  # noqa: A001 - the public name is fixed
+    model: nn.Module,
+    train_fn: TrainFunction,
+    batch: Mapping[str, Any],
+    *,
+    plan: Plan | Mapping[str, Any] | None = None,
+    backend: str = "eager",
+    batch_dims: int | Mapping[str, int | None] = 0,
+    allow: Sequence[str] = (),
+    init: Callable[[nn.Module], None] | None = None,
+) -> Step:
+    """Compile a training step and make the live model ready for it; call this on every rank.
+
+    Rank 0 captures and compiles; every rank gets the same Program. The model's parameters are replaced in place by
+    DTensors, as `fully_shard` does; a model on the meta device is initialised shard by shard.
+
+    Args:
+        model: the model to train.
+        train_fn: called as ``train_fn(model, **batch)``; returns the loss or ``(loss, outputs)``.
+        batch: one data rank's whole batch, as every call of the step will have it; it is split into microbatches.
+        plan: a `Plan` or the same keys as a dict; None for one rank.
+        backend: "eager" runs the generated torch code, "inductor" compiles it.
+        batch_dims: as for `hpir.export`.
+        allow: custom-op namespaces that the model's ops may come from.
+        init: for a model on the meta device, called with each module that owns parameters, in place of its own
+            `reset_parameters`.
+
+    Returns:
+        The `Step`.
+
+    Raises:
+        CaptureError: the step cannot be captured, or the batch does not divide into the plan's microbatches.
+        PlanError: the plan is malformed.
+        PassError: a pass refuses the module.
+        RuntimeFault: the mesh does not fit the process group, or the ranks' models differ.
+    """
+    plan = _plan(plan)
+    program, constants = _compiled_once(model, train_fn, batch, plan, batch_dims, allow)
+    return Step(program, model, constants=constants, backend=backend, allow=allow, init=init)
+
+
+def _plan(plan: Plan | Mapping[str, Any] | None) -> Plan:
+    if isinstance(plan, Plan):
+        return plan
+    return Plan.model_validate({} if plan is None else dict(plan))
+
+
+def _compiled_once(
+    model: nn.Module,
+    train_fn: TrainFunction,
+    batch: Mapping[str, Any],
+    plan: Plan,
+    batch_dims: int | Mapping[str, int | None],
+    allow: Sequence[str],
+) -> tuple[Program, dict[str, torch.Tensor]]:
+    """Compile on rank 0 and hand the Program and the tensor constants to all; an error there is raised on all."""
+    distributed = dist.is_available() and dist.is_initialized()
+    outcome: list[Any] = [None, None, None]
+    if not distributed or dist.get_rank() == 0:
+        try:
+            exported = export(model, train_fn, _microbatch(batch, plan, batch_dims), batch_dims=batch_dims)
+            program = compile_program(exported, plan, allow=allow)
+            constants = {
+                name: exported.state[name]
+                for function in program.functions.values()
+                for argument in function.arguments
+                if argument.role == "constant"
+                for name in argument.names
+            }
+            if not distributed:
+                return program, constants
+            outcome = [program, constants, None]
+        except HpirError as error:
+            if not distributed:
+                raise
+            outcome = [None, None, (type(error).__name__, str(error))]
+    dist.broadcast_object_list(outcome, src=0)
+    if outcome[2] is not None:
+        kind, text = outcome[2]
+        raise _ERRORS.get(kind, PassError)(text)
+    return outcome[0], outcome[1]
+
+
+_ERRORS: dict[str, type[HpirError]] = {
+    error.__name__: error for error in (CaptureError, PlanError, PassError, RuntimeFault)
+}
+
+
+def _microbatch(batch: Mapping[str, Any], plan: Plan, batch_dims: int | Mapping[str, int | None]) -> dict[str, Any]:
+    """Return the first microbatch of one data rank's batch."""
+    count = plan.data.microbatches
+    if count == 1:
+        return dict(batch)
+
+    def first(name: str, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0:
+            return leaf
+        dim = batch_dims if isinstance(batch_dims, int) else batch_dims.get(name, 0)
+        if dim is None:
+            return leaf
+        rows = leaf.shape[dim]
+        if rows % count:
+            raise CaptureError(
+                f"data.microbatches: input '{name}' has {rows} rows along dim {dim}, which do not divide into {count} "
+                "microbatches: choose a divisor"
+            )
+        return leaf.narrow(dim, 0, rows // count)
+
+    leaves = {name: first(name, leaf) for name, leaf in flatten_batch(batch).items()}
+    return _replaced(batch, leaves, "")
+
+
+def _replaced(value: Any, leaves: Mapping[str, Any], path: str) -> Any:
+    """Return `value` with its leaves replaced by those at the same paths."""
+
+    def child(key: object) -> str:
+        return f"{path}.{key}" if path else str(key)
+
+    if isinstance(value, Mapping):
+        return {key: _replaced(item, leaves, child(key)) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [_replaced(item, leaves, child(index)) for index, item in enumerate(value)]
+        return items if isinstance(value, list) else tuple(items)
+    return leaves.get(path, value)

@@ -1,0 +1,124 @@
+"""Capture: a model, its step function and one example batch become one joint forward and backward FX graph.
+
+Dynamo turns the user's Python into a graph (and knows file and line of everything), AOTAutograd adds the backward and
+takes out mutation. What comes out has static shapes, one placeholder per distinct parameter, no tangent input, and
+every argument and result described by a role and names. The same two steps are taken by torchtitan's graph trainer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.functional_export import dynamo_graph_capture_for_export
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._guards import TracingContext, tracing
+
+from ..errors import CaptureError, nearest
+from ..runtime.trees import flatten_batch
+from .joint_graph import JointGraph, assemble
+from .source_places import definition_place, is_user_file
+from .step_module import StepModule, TrainFunction, output_structure, rebuilder
+
+
+def capture(
+    model: nn.Module, train_fn: TrainFunction, batch: Mapping[str, Any], batch_dims: int | Mapping[str, int | None]
+) -> JointGraph:
+    """Capture one step; see `hpir.export` for the arguments.
+
+    Raises:
+        CaptureError: it cannot be captured; the text starts with the user's ``file:line``.
+    """
+    source = definition_place(train_fn)
+    leaves = _tensor_leaves(batch, source)
+    dims = _batch_dims(leaves, batch_dims, source)
+    step = StepModule(model, train_fn, rebuilder(batch))
+    example = tuple(leaf.detach() for leaf in leaves.values())
+    with _capture_errors(source), ExitStack() as stack:
+        captured = dynamo_graph_capture_for_export(step)(*example)
+        fake_mode = captured.meta["fake_mode"]
+        with tracing(TracingContext(fake_mode)):
+            static = tuple(fake_mode.from_tensor(leaf, static_shapes=True) for leaf in example)
+            joint = aot_export_joint_with_descriptors(stack, captured, static)
+        graph_module = joint.graph_module
+        tree, shapes = output_structure(step, source, leaves, dims)
+    assembled = assemble(graph_module, model, list(leaves), dims, shapes, source)
+    assembled.output_tree = tree
+    assembled.source = source
+    return assembled
+
+
+def _tensor_leaves(batch: Mapping[str, Any], source: str) -> dict[str, torch.Tensor]:
+    leaves = flatten_batch(batch)
+    for name, leaf in leaves.items():
+        if not isinstance(leaf, torch.Tensor):
+            raise CaptureError(
+                f"{source}: input '{name}' is a {type(leaf).__name__}, expected a tensor: bind Python values to the "
+                "step function instead (functools.partial)"
+            )
+    return leaves
+
+
+def _batch_dims(
+    leaves: Mapping[str, torch.Tensor], batch_dims: int | Mapping[str, int | None], source: str
+) -> dict[str, int | None]:
+    """Return the batch dim of every input, None for those given whole to each microbatch."""
+    if isinstance(batch_dims, Mapping):
+        for name in batch_dims:
+            if name not in leaves:
+                raise CaptureError(f"{source}: batch_dims: no input '{name}'{nearest(name, leaves)}")
+        dims = {name: batch_dims.get(name, 0 if leaf.dim() else None) for name, leaf in leaves.items()}
+    else:
+        dims = {name: batch_dims if leaf.dim() else None for name, leaf in leaves.items()}
+    sizes: dict[int, str] = {}
+    for name, dim in dims.items():
+        leaf = leaves[name]
+        if dim is None:
+            continue
+        if not -leaf.dim() <= dim < leaf.dim():
+            raise CaptureError(f"{source}: batch_dims: input '{name}' has {leaf.dim()} dims, got dim: {dim}")
+        dims[name] = dim % leaf.dim()
+        sizes.setdefault(leaf.shape[dim], name)
+    if len(sizes) > 1:
+        (size, name), (other_size, other) = list(sizes.items())[:2]
+        raise CaptureError(
+            f"{source}: input '{name}' has {size} rows along its batch dim but '{other}' has {other_size}: say which "
+            f"inputs are split, such as batch_dims={{'{other}': None}}"
+        )
+    return dims
+
+
+@contextlib.contextmanager
+def _capture_errors(source: str) -> Iterator[None]:
+    """Turn whatever torch says of a step it cannot trace into a `CaptureError` at the user's line."""
+    try:
+        yield
+    except CaptureError:
+        raise
+    except (
+        TorchDynamoException,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        AssertionError,
+        NotImplementedError,
+        LookupError,
+        AttributeError,
+    ) as error:
+        frames = list(getattr(error, "real_stack", None) or []) + list(traceback.extract_tb(error.__traceback__))
+        places = [f"{frame.filename}:{frame.lineno}" for frame in frames if is_user_file(frame.filename)]
+        raise CaptureError(f"{places[-1] if places else source}: cannot capture: {_reason(error)}") from None
+
+
+def _reason(error: BaseException) -> str:
+    """Return what went wrong in one line, with torch's own advice where it gives any."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    hints = [line.removeprefix("Hint:").strip() for line in lines if line.startswith("Hint:")]
+    return f"{text} ({hints[0]})" if hints else text

@@ -1,0 +1,78 @@
+"""`hpir.export` and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+from torch_mlir import ir
+
+from .capture import capture
+from .import_graph import import_joint
+from .step_module import TrainFunction
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A captured training step.
+
+    Attributes:
+        module: the MLIR module at level "joint".
+        state: every name of every parameter, buffer and tensor constant to its tensor (the model's own storage).
+        graph_module: the joint FX graph the module was imported from; takes and returns full tensors in the order of
+            `@joint`'s signature.
+    """
+
+    module: ir.Module
+    state: dict[str, torch.Tensor]
+    graph_module: GraphModule
+
+    def save(self, path: str | Path, *, debug_info: bool = False) -> None:
+        """Write the module as text; with `debug_info`, each op carries its source line."""
+        file = Path(path)
+        scratch = file.with_name(file.name + ".partial")
+        scratch.write_text(self.text(debug_info=debug_info), encoding="utf-8")
+        scratch.replace(file)
+
+    def text(self, *, debug_info: bool = False) -> str:
+        """Return the module as text."""
+        return str(self.module.operation.get_asm(enable_debug_info=debug_info)) + "\n"
+
+
+def export(
+    model: nn.Module,
+    train_fn: TrainFunction,
+    batch: Mapping[str, Any],
+    *,
+    batch_dims: int | Mapping[str, int | None] = 0,
+) -> Exported:
+    """Capture a training step, forward and backward, as MLIR.
+
+    What is given is what is traced: one microbatch of one data rank. The model is neither run nor changed; it may be on
+    the meta device.
+
+    Args:
+        model: any `torch.nn.Module`; its training flag, frozen and shared parameters are taken as they are.
+        train_fn: called as ``train_fn(model, **batch)``; returns the loss (a floating tensor of shape [] or [1]) or
+            ``(loss, outputs)`` with outputs a nested dict, list or tuple of tensors.
+        batch: keyword inputs, all tensors, of the shapes and dtypes to compile for.
+        batch_dims: the dim that microbatches and data ranks split, for all inputs, or per input (None: given whole
+            to each). 0-d inputs are given whole.
+
+    Returns:
+        An `Exported` with the module at level "joint".
+
+    Raises:
+        CaptureError: the step cannot be captured; the text names the user's file and line.
+
+    Example:
+        >>> exported = hpir.export(model, lambda model, x, y: F.mse_loss(model(x), y), {"x": x, "y": y})
+        >>> print(exported.module)
+    """
+    joint = capture(model, train_fn, batch, batch_dims)
+    return Exported(import_joint(joint), joint.state, joint.graph_module)

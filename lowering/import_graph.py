@@ -1,0 +1,139 @@
+"""FX to IR: a captured joint graph becomes `@joint` in a module at level "joint".
+
+torch-mlir's `FxImporter` makes the ops; what is ours is the signature (`hp.role`, ...), `hp.module` and `hp.phase` on
+every op, one source line per op, and literals written inline.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch_mlir import ir
+from torch_mlir.extras.fx_importer import FxImporter, FxImporterHooks, GraphNodeImporter
+
+from ..dialect.context import make_context
+from ..dialect.levels import set_level
+from ..dialect.signature import Signature, ValueInfo, write_signature
+from ..dialect.types import ELEMENT_TYPES, TensorType
+from ..errors import CaptureError
+from .joint_graph import Described, JointGraph
+from .normalize import place_of
+
+
+class _NodeImporter(GraphNodeImporter):  # type: ignore[misc]  # torch-mlir is untyped
+    """Marks each op with the module and phase of the node it was made for."""
+
+    def bind_node_value(self, node: Node, value: Any, result_index: int = 0) -> None:
+        """Bind a node to a value and annotate the op that defines it."""
+        super().bind_node_value(node, value, result_index)
+        if result_index == 0 and node.op == "call_function" and isinstance(value, ir.OpResult):
+            attributes = value.owner.attributes
+            module, phase = node.meta.get("hp.module"), node.meta.get("hp.phase")
+            if module:
+                attributes["hp.module"] = ir.StringAttr.get(module)
+            if phase:
+                attributes["hp.phase"] = ir.StringAttr.get(phase)
+
+
+class _Hooks(FxImporterHooks):  # type: ignore[misc]  # torch-mlir is untyped
+    """Writes tensor literals inline, so that the text of a module is whole."""
+
+    def resolve_literal(self, gni: Any, literal: Any, info: Any) -> Any:
+        """Return the value of a tensor literal, None for any other."""
+        if not isinstance(literal, torch.Tensor):
+            return None
+        type_ = TensorType(tuple(literal.shape), str(literal.dtype).removeprefix("torch."))
+        shaped = f"tensor<{''.join(f'{size}x' for size in type_.shape)}{ELEMENT_TYPES[type_.dtype]}>"
+        elements = ir.Attribute.parse(f"dense<{_dense_text(literal)}> : {shaped}")
+        return ir.Operation.create(
+            "torch.vtensor.literal", results=[type_.to_mlir()], attributes={"value": elements}
+        ).result
+
+
+def _dense_text(tensor: torch.Tensor) -> str:
+    """Spell a tensor's values as MLIR's dense attribute does; floats by their bits, so that none is rounded."""
+    if tensor.numel() == 0:
+        return ""
+    if tensor.dim():
+        return f"[{', '.join(_dense_text(row) for row in tensor)}]"
+    if tensor.is_complex():
+        return f"({_dense_text(tensor.real)}, {_dense_text(tensor.imag)})"
+    if tensor.is_floating_point():
+        width = tensor.element_size()
+        bits = tensor.detach().reshape(1).view({2: torch.int16, 4: torch.int32, 8: torch.int64}[width]).item()
+        return f"0x{int(bits) & (2 ** (8 * width) - 1):0{2 * width}X}"
+    return str(tensor.item()).lower()
+
+
+def import_joint(joint: JointGraph, *, context: ir.Context | None = None) -> ir.Module:
+    """Import a captured step.
+
+    Args:
+        joint: what `capture` gave; its graph is copied, not changed.
+        context: from `make_context`; a new one by default.
+
+    Returns:
+        A verified module at level "joint" with the one function `@joint`.
+
+    Raises:
+        CaptureError: an op or a dtype that the torch dialect has no spelling of, at the user's line.
+    """
+    context = context if context is not None else make_context()
+    copy = GraphModule(joint.graph_module, joint.graph_module.graph)
+    copy.graph.set_codegen(torch.fx.graph.CodeGen())
+    _check_dtypes(copy, joint)
+    with context, ir.Location.unknown():
+        importer = FxImporter(context=context, hooks=_Hooks(), graph_node_importer_cls=_NodeImporter)
+        try:
+            function = importer.import_stateless_graph(copy.graph, func_name="joint").operation
+        except (NotImplementedError, TypeError, ValueError, AssertionError, RuntimeError, KeyError) as error:
+            raise CaptureError(f"{joint.source}: cannot import the captured step: {error}") from None
+        module = importer.module
+        nodes = list(copy.graph.nodes)
+        returned: Any = copy.graph.output_node().args[0]
+        arguments = [
+            _info(index, described, node)
+            for index, (described, node) in enumerate(
+                zip(joint.arguments, (n for n in nodes if n.op == "placeholder"), strict=True)
+            )
+        ]
+        results = [
+            _info(index, described, node)
+            for index, (described, node) in enumerate(zip(joint.results, returned, strict=True))
+        ]
+        write_signature(function, Signature(tuple(arguments), tuple(results)))
+        if joint.output_tree is not None:
+            function.attributes["hp.output_tree"] = ir.StringAttr.get(json.dumps(joint.output_tree))
+    set_level(module.operation, "joint")
+    module.operation.verify()
+    return module
+
+
+def _info(index: int, described: Described, node: Node) -> ValueInfo:
+    value = node.meta["val"]
+    type_ = TensorType(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+    return ValueInfo(
+        index=index,
+        role=described.role,
+        type=type_,
+        names=described.names,
+        trainable=described.trainable,
+        batch_dim=described.batch_dim,
+        full_shape=type_.shape,
+    )
+
+
+def _check_dtypes(graph_module: GraphModule, joint: JointGraph) -> None:
+    names = iter(joint.arguments)
+    for node in graph_module.graph.nodes:
+        value = node.meta.get("val")
+        name = next(names).names[0] if node.op == "placeholder" else ""
+        if isinstance(value, torch.Tensor):
+            dtype = str(value.dtype).removeprefix("torch.")
+            if dtype not in ELEMENT_TYPES:
+                what = f"'{name}'" if name else f"the result of '{node.target}'"
+                place = joint.source if name else place_of(node)
+                raise CaptureError(f"{place}: {what} has dtype {dtype}, which the torch dialect has no type for")

@@ -1,0 +1,237 @@
+"""From AOTAutograd's joint graph to ours: arguments and results in order, ties merged, the tangent folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch._functorch._aot_autograd.descriptors import (
+    BufferAOTInput,
+    GradAOTOutput,
+    InputMutationAOTOutput,
+    ParamAOTInput,
+    PlainAOTInput,
+    PlainAOTOutput,
+    TangentAOTInput,
+)
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+
+from ..errors import CaptureError
+from .normalize import normalize
+from .source_places import last_user_place
+from .step_module import Outputs
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a placeholder or an output of the joint graph is; fields as on the IR's arguments and results."""
+
+    role: str
+    names: tuple[str, ...]
+    trainable: bool = False
+    batch_dim: int | None = None
+
+
+@dataclass
+class JointGraph:
+    """A captured step.
+
+    Attributes:
+        graph_module: placeholders in the order of `arguments`; returns a tuple in the order of `results`. Runs as it is
+            on full tensors.
+        arguments: one per placeholder: parameters, buffers, constants, inputs.
+        results: loss, extra outputs, gradients, new buffers.
+        state: every name of every parameter, buffer and constant to its tensor (the model's own storage).
+        output_tree: structure of the extra outputs (see `runtime.trees`), None without any.
+        source: ``file:line`` of the step function.
+    """
+
+    graph_module: GraphModule
+    arguments: tuple[Described, ...]
+    results: tuple[Described, ...]
+    state: dict[str, torch.Tensor]
+    output_tree: Any = None
+    source: str = ""
+
+
+def assemble(
+    graph_module: GraphModule,
+    model: nn.Module,
+    inputs: Sequence[str],
+    dims: Mapping[str, int | None],
+    outputs: Outputs,
+    source: str,
+) -> JointGraph:
+    """Order placeholders and outputs, merge ties, fold the tangent, lift constants, drop what is None."""
+    graph = graph_module.graph
+    parameters = _by_identity(model.named_parameters(remove_duplicate=False))
+    buffers = _by_identity(model.named_buffers(remove_duplicate=False))
+    state = {name: tensor for names, tensor in (*parameters, *buffers) for name in names}
+    canonical = {name: names[0] for names, _ in (*parameters, *buffers) for name in names}
+
+    placeholders: dict[str, Node] = {}
+    plain: dict[int, Node] = {}
+    for node in graph.find_nodes(op="placeholder"):
+        description = node.meta["desc"]
+        if isinstance(description, (ParamAOTInput, BufferAOTInput)):
+            name = canonical[_strip(description.target)]
+            if name in placeholders:
+                node.replace_all_uses_with(placeholders[name])
+                graph.erase_node(node)
+            else:
+                placeholders[name] = node
+        elif isinstance(description, PlainAOTInput):
+            plain[description.idx] = node
+        elif isinstance(description, TangentAOTInput):
+            _fold_tangent(node)
+        else:
+            raise CaptureError(f"{source}: cannot capture an input of kind {type(description).__name__}")
+    constants = _lift_constants(graph_module)
+    state.update(constants.values_by_name)
+
+    gradients, mutated, results = _read_outputs(graph_module, canonical, len(inputs), outputs, source)
+    arguments: list[Described] = []
+    order: list[Node] = []
+    for names, tensor in parameters:
+        if names[0] in placeholders:
+            order.append(placeholders[names[0]])
+            arguments.append(Described("param", names, trainable=tensor.requires_grad))
+    for names, _ in buffers:
+        if names[0] in placeholders:
+            order.append(placeholders[names[0]])
+            arguments.append(Described("buffer", names))
+    for name, node in constants.nodes.items():
+        order.append(node)
+        arguments.append(Described("constant", (name,)))
+    for index, name in enumerate(inputs):
+        order.append(plain[index])
+        arguments.append(Described("input", (name,), batch_dim=dims[name]))
+    for node in reversed(order):
+        first = next(iter(graph.nodes))
+        if node is not first:
+            first.prepend(node)
+    if not gradients:
+        raise CaptureError(f"{source}: the loss does not depend on any trainable parameter")
+
+    values: list[Node] = [node for node, _ in results]
+    described = [described for _, described in results]
+    for names, _ in parameters:
+        if names[0] in gradients:
+            values.append(gradients[names[0]])
+            described.append(Described("grad", names))
+    for names, _ in buffers:
+        if names[0] in mutated:
+            values.append(mutated[names[0]])
+            described.append(Described("buffer", names))
+    graph.output_node().args = (tuple(values),)
+    normalize(graph_module)
+    return JointGraph(graph_module, tuple(arguments), tuple(described), state)
+
+
+def _read_outputs(
+    graph_module: GraphModule, canonical: Mapping[str, str], inputs: int, outputs: Outputs, source: str
+) -> tuple[dict[str, Node], dict[str, Node], list[tuple[Node, Described]]]:
+    graph = graph_module.graph
+    output_node = graph.output_node()
+    gradients: dict[str, Node] = {}
+    mutated: dict[str, Node] = {}
+    plain: dict[int, Node] = {}
+    returned: Any = output_node.args[0]
+    for node, description in zip(returned, output_node.meta["desc"], strict=True):
+        if node is None:
+            continue
+        if isinstance(description, GradAOTOutput):
+            if not isinstance(description.grad_of, ParamAOTInput):
+                continue
+            name = canonical[_strip(description.grad_of.target)]
+            if name in gradients:
+                with graph.inserting_before(output_node):
+                    total = graph.call_function(torch.ops.aten.add.Tensor, (gradients[name], node))
+                total.meta.update(
+                    {key: gradients[name].meta[key] for key in ("val", "stack_trace") if key in node.meta}
+                )
+                total.meta["partitioner_tag"] = "is_backward"
+                gradients[name] = total
+            else:
+                gradients[name] = node
+        elif isinstance(description, InputMutationAOTOutput):
+            target = description.mutated_input
+            if not isinstance(target, BufferAOTInput):
+                what = f"parameter '{_strip(target.target)}'" if isinstance(target, ParamAOTInput) else "an input"
+                raise CaptureError(
+                    f"{_user_place(node, source)}: {what} is changed in place; compute a new tensor instead"
+                )
+            mutated[canonical[_strip(target.target)]] = node
+        elif isinstance(description, PlainAOTOutput):
+            plain[description.idx] = node
+        else:
+            raise CaptureError(
+                f"{_user_place(node, source)}: cannot capture an output of kind {type(description).__name__}"
+            )
+    results = [(plain[0], Described("loss", ("loss",)))]
+    for index, (name, dim) in enumerate(zip(outputs.names, outputs.batch_dims, strict=True)):
+        results.append((plain[index + 1], Described("output", (name,), batch_dim=dim)))
+    return gradients, mutated, results
+
+
+def _user_place(node: Node, source: str) -> str:
+    return last_user_place(node.meta.get("stack_trace") or "") or source
+
+
+def _strip(name: str) -> str:
+    return name.removeprefix("model.")
+
+
+def _by_identity(named: Iterator[tuple[str, Any]]) -> list[tuple[tuple[str, ...], torch.Tensor]]:
+    groups: dict[int, tuple[list[str], torch.Tensor]] = {}
+    for name, tensor in named:
+        groups.setdefault(id(tensor), ([], tensor))[0].append(name)
+    return [(tuple(names), tensor) for names, tensor in groups.values()]
+
+
+def _fold_tangent(node: Node) -> None:
+    value = node.meta["val"]
+    graph = node.graph
+    first = next(n for n in graph.nodes if n.meta.get("partitioner_tag") == "is_backward" and n.op == "call_function")
+    with graph.inserting_before(first):
+        ones = graph.call_function(
+            torch.ops.aten.full.default, (list(value.shape), 1.0), {"dtype": value.dtype, "device": value.device}
+        )
+    ones.meta = {"val": value, "partitioner_tag": "is_backward", "stack_trace": first.meta.get("stack_trace")}
+    node.replace_all_uses_with(ones)
+    graph.erase_node(node)
+
+
+@dataclass
+class _Constants:
+    nodes: dict[str, Node] = field(default_factory=dict)
+    values_by_name: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+LITERAL_ELEMENTS = 16
+"""A tensor constant of at most this many elements is a literal in the IR; a larger one is an argument."""
+
+
+def _lift_constants(graph_module: GraphModule) -> _Constants:
+    constants = _Constants()
+    graph = graph_module.graph
+    for node in graph.find_nodes(op="get_attr"):
+        tensor = getattr(graph_module, str(node.target))
+        if not isinstance(tensor, torch.Tensor):
+            raise CaptureError(f"cannot capture a constant of type {type(tensor).__name__}")
+        node.meta.setdefault("val", tensor)
+        if tensor.numel() <= LITERAL_ELEMENTS and not isinstance(tensor, FakeTensor):
+            continue
+        name = f"constant.{len(constants.nodes)}"
+        with graph.inserting_before(node):
+            placeholder = graph.placeholder(name.replace(".", "_"))
+        placeholder.meta = dict(node.meta)
+        node.replace_all_uses_with(placeholder)
+        graph.erase_node(node)
+        constants.nodes[name] = placeholder
+        constants.values_by_name[name] = tensor
+    return constants

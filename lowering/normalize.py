@@ -1,0 +1,137 @@
+"""Normal form of a joint FX graph before it is imported: what the IR has no use for is taken out.
+
+- `detach`, `alias`: values have no autograd history and no aliases in the IR.
+- ops that return a list of views (`split`, `unbind`, `chunk`, ...) become one `slice` or `select` per piece.
+- every node gets ``hp.module``, ``hp.phase`` and one user source line in its `meta`.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ..errors import CaptureError
+from .source_places import is_user_file, last_user_place
+
+_IDENTITIES = {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default}
+
+aten = torch.ops.aten
+
+
+def normalize(graph_module: GraphModule) -> None:
+    """Bring the graph of `graph_module` to normal form, in place; results stay bitwise the same."""
+    graph = graph_module.graph
+    graph.set_codegen(torch.fx.graph.CodeGen())
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        if node.target in _IDENTITIES:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif node.target in _VIEW_LISTS:
+            _expand_view_list(node)
+        elif _is_random(node):
+            raise CaptureError(
+                f"{place_of(node)}: random operator '{node.target}' is not captured by this version: "
+                "set dropout probabilities to 0"
+            )
+    _annotate(graph)
+    graph.eliminate_dead_code(lambda node: not _is_droppable(node))
+    graph_module.recompile()
+
+
+def _is_random(node: Node) -> bool:
+    """Return whether a node draws random numbers; one whose dropout probability is 0 does not."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    given = {
+        argument.name: value for argument, value in zip(target._schema.arguments, node.args, strict=False)
+    } | node.kwargs
+    for argument in target._schema.arguments:
+        if argument.name in ("dropout_p", "p"):
+            return given.get(argument.name, argument.default_value) != 0
+    return True
+
+
+def _is_droppable(node: Node) -> bool:
+    # Only what has no op in the IR goes here; dead compute is left for hp-simplify to see and remove.
+    return node.op == "get_attr" or node.target is operator.getitem
+
+
+def place_of(node: Node) -> str:
+    """Return ``file:line`` of the user's code that made a node."""
+    return last_user_place(node.meta.get("stack_trace") or "") or "<unknown>:0"
+
+
+def _annotate(graph: torch.fx.Graph) -> None:
+    """Reduce what torch knows of each node's origin to a module path, a phase and one source line."""
+    lines: dict[str, str | None] = {}
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+        node.meta["hp.module"] = _module_path(list(stack.values())[-1][0]) if stack else ""
+        node.meta["hp.phase"] = "backward" if node.meta.get("partitioner_tag") == "is_backward" else "forward"
+        trace = node.meta.get("stack_trace")
+        if trace is None:
+            continue
+        if trace not in lines:
+            frames = [line.strip() for line in trace.splitlines() if line.strip().startswith('File "')]
+            users = [frame for frame in frames if is_user_file(frame[6:].split('"')[0])]
+            lines[trace] = users[-1] if users else None
+        node.meta["stack_trace"] = lines[trace]
+
+
+def _module_path(qualified: str) -> str:
+    """Turn dynamo's ``L['self'].model.layers.0`` into ``layers.0``; the model itself is the empty path."""
+    path = qualified.replace("L['self']", "").lstrip(".")
+    path = path.removeprefix("_modules.").removeprefix("model").lstrip(".")
+    return path
+
+
+def _piece(node: Node, target: Any, args: tuple[Any, ...], value: torch.Tensor) -> Node:
+    with node.graph.inserting_before(node):
+        piece = node.graph.call_function(target, args)
+    piece.meta = {**node.meta, "val": value}
+    return piece
+
+
+def _expand_view_list(node: Node) -> None:
+    source = node.args[0]
+    assert isinstance(source, Node)
+    dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
+    if node.target is aten.unbind.int:
+        dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    assert isinstance(dim, int)
+    values = list(node.meta["val"])
+    dim %= source.meta["val"].dim()
+    offset = 0
+    pieces: list[tuple[Any, tuple[Any, ...], torch.Tensor]] = []
+    for index, value in enumerate(values):
+        if node.target is aten.unbind.int:
+            pieces.append((aten.select.int, (source, dim, index), value))
+        else:
+            pieces.append((aten.slice.Tensor, (source, dim, offset, offset + value.shape[dim], 1), value))
+            offset += value.shape[dim]
+    for user in list(node.users):
+        if user.target is operator.getitem:
+            position = user.args[1]
+            assert isinstance(position, int)
+            target, args, value = pieces[position]
+            user.replace_all_uses_with(_piece(node, target, args, value))
+            node.graph.erase_node(user)
+    node.graph.erase_node(node)
+
+
+_VIEW_LISTS = {
+    aten.split.Tensor,
+    aten.split_with_sizes.default,
+    aten.unsafe_split.Tensor,
+    aten.unsafe_split_with_sizes.default,
+    aten.unbind.int,
+    aten.chunk.default,
+}

@@ -1,0 +1,166 @@
+"""The model and its step function as one module with flat tensor inputs and outputs, and what its outputs look like."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ..errors import CaptureError
+from ..runtime.trees import output_tree
+
+TrainFunction = Callable[..., Any]
+"""``train_fn(model, **batch)`` returning the loss, or the loss and extra outputs."""
+
+
+class StepModule(nn.Module):
+    """The model and its step function as one module with flat tensor inputs and outputs, which is what dynamo takes."""
+
+    def __init__(self, model: nn.Module, train_fn: TrainFunction, rebuild: Callable[[Sequence[Any]], dict[str, Any]]):
+        super().__init__()
+        self.model = model
+        self._train_fn = train_fn
+        self._rebuild = rebuild
+
+    def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the loss, then the leaves of the extra outputs, detached."""
+        result = self._train_fn(self.model, **self._rebuild(leaves))
+        loss, outputs = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+        flat = _flatten(outputs)
+        return (loss, *[leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in flat])
+
+
+def _flatten(value: Any) -> list[Any]:
+    # Spelled out, not torch's pytree: dynamo traces through this, and the order must be that of `output_tree`.
+    if value is None:
+        return []
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in _flatten(item)]
+    if isinstance(value, (list, tuple)):
+        return [leaf for item in value for leaf in _flatten(item)]
+    return [value]
+
+
+def rebuilder(batch: Mapping[str, Any]) -> Callable[[Sequence[Any]], dict[str, Any]]:
+    """Return the function that puts flat leaves back into the structure of `batch`."""
+
+    def build(template: Any, leaves: Iterator[Any]) -> Any:
+        if isinstance(template, dict):
+            return {key: build(item, leaves) for key, item in template.items()}
+        if isinstance(template, list):
+            return [build(item, leaves) for item in template]
+        if isinstance(template, tuple):
+            return tuple([build(item, leaves) for item in template])
+        return None if template is None else next(leaves)
+
+    def skeleton(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(key): skeleton(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [skeleton(item) for item in value]
+        if isinstance(value, tuple):
+            return tuple(skeleton(item) for item in value)
+        return None if value is None else True
+
+    template = skeleton(batch)
+    return lambda leaves: dict(build(template, iter(leaves)))
+
+
+@dataclass
+class Outputs:
+    """Names and batch dims of the extra outputs, in flat order."""
+
+    names: list[str] = field(default_factory=list)
+    batch_dims: list[int | None] = field(default_factory=list)
+
+
+def output_structure(
+    step: StepModule,
+    source: str,
+    leaves: Mapping[str, torch.Tensor],
+    dims: Mapping[str, int | None],
+) -> tuple[Any, Outputs]:
+    """Run the step on fake tensors to learn the outputs' structure, and again with twice the batch.
+
+    A dim of an output that doubles with the batch is its batch dim: data ranks and microbatches are concatenated
+    along it. An output without one (a count, a mean) is stacked.
+    """
+    first = _fake_run(step, leaves, dims, 1)
+    loss, outputs = first if isinstance(first, tuple) and len(first) == 2 else (first, None)
+    _check_loss(loss, source)
+    tree, flat = output_tree(outputs)
+    if not flat:
+        return None, Outputs()
+    for name, leaf in flat.items():
+        if not isinstance(leaf, torch.Tensor):
+            raise CaptureError(f"{source}: output '{name}' is a {type(leaf).__name__}, expected a tensor")
+    try:
+        doubled = _fake_run(step, leaves, dims, 2)
+    except (RuntimeError, ValueError, TypeError, AssertionError, LookupError):
+        # A model that is written for one batch size: its outputs have no dim known to follow the batch.
+        return tree, Outputs(list(flat), [None] * len(flat))
+    _, again = output_tree(doubled[1])
+    found = []
+    for name, leaf in flat.items():
+        grown = [dim for dim, (a, b) in enumerate(zip(leaf.shape, again[name].shape, strict=True)) if b == 2 * a != 0]
+        found.append(grown[0] if len(grown) == 1 else None)
+    return tree, Outputs(list(flat), found)
+
+
+def _fake_run(step: StepModule, leaves: Mapping[str, torch.Tensor], dims: Mapping[str, int | None], factor: int) -> Any:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes: dict[int, torch.Tensor] = {}
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in fakes:
+            fakes[id(tensor)] = mode.from_tensor(tensor, static_shapes=True)
+        return fakes[id(tensor)]
+
+    state = {
+        name: fake(tensor)
+        for name, tensor in (
+            *step.model.named_parameters(remove_duplicate=False),
+            *step.model.named_buffers(remove_duplicate=False),
+        )
+    }
+    inputs = []
+    with mode:
+        for name, leaf in leaves.items():
+            dim = dims[name]
+            shape = [size * factor if number == dim else size for number, size in enumerate(leaf.shape)]
+            inputs.append(torch.empty(shape, dtype=leaf.dtype, device=leaf.device))
+    with mode, torch.no_grad(), _swapped(step.model, state):
+        return step._train_fn(step.model, **step._rebuild(inputs))
+
+
+@contextlib.contextmanager
+def _swapped(model: nn.Module, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Put other tensors in place of a model's own for the block, under the same names (ties stay ties)."""
+    saved: list[tuple[dict[str, Any], str, Any]] = []
+    try:
+        for name, tensor in state.items():
+            owner = model.get_submodule(name.rpartition(".")[0])
+            leaf = name.rpartition(".")[2]
+            table: dict[str, Any] = owner._parameters if leaf in owner._parameters else owner._buffers
+            saved.append((table, leaf, table[leaf]))
+            table[leaf] = tensor
+        yield
+    finally:
+        for table, leaf, tensor in reversed(saved):
+            table[leaf] = tensor
+
+
+def _check_loss(loss: Any, source: str) -> None:
+    if not isinstance(loss, torch.Tensor):
+        raise CaptureError(
+            f"{source}: the step function returned a {type(loss).__name__}, expected the loss as a tensor"
+        )
+    if loss.numel() != 1 or loss.dim() > 1:
+        raise CaptureError(f"{source}: expected the loss to have shape [] or [1], got: {list(loss.shape)}")
+    if not loss.is_floating_point():
+        raise CaptureError(f"{source}: expected the loss to be a floating tensor, got: {loss.dtype}")

@@ -1,0 +1,361 @@
+"""IR to Program: an spmd-level module becomes the op lists that every rank runs.
+
+Each `torch.aten.xyz` op becomes the torch operator of that name, constants become plain arguments, views become
+`reshape` (values in the IR have no strides), devices become "the device it runs on". The step function around it, with
+its loop over microbatches, is made by `step_function`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch_mlir import ir
+
+from ..dialect.attributes import find_mesh, future_types, read_ints, read_strings
+from ..dialect.diagnostics import error_at, place_of
+from ..dialect.levels import require_level
+from ..dialect.signature import ValueInfo, body_of, function_name, read_signature, step_functions
+from ..dialect.types import TORCH_DTYPE_CODES
+from ..dialect.types import TensorType as IRTensorType
+from ..dialect.types import tensor_type as read_tensor_type
+from ..mesh import Mesh
+from ..runtime.program import (
+    Arg,
+    Argument,
+    Function,
+    Named,
+    Op,
+    Program,
+    Ref,
+    Result,
+    TensorType,
+)
+from .literals import literal_data
+from .step_function import assemble, prune
+
+_DTYPE_NAMES = {code: name for name, code in TORCH_DTYPE_CODES.items()}
+_LAYOUTS = {0: "strided", 1: "sparse_coo"}
+_MEMORY_FORMATS = {0: "contiguous_format", 1: "preserve_format", 2: "channels_last", 3: "channels_last_3d"}
+
+# Layout-dependent views and what they are when values have no strides.
+_RESHAPES = {"aten.view.default": "aten.reshape.default", "aten._unsafe_view.default": "aten.reshape.default"}
+
+# Spellings of the torch dialect that torch itself has under another name, or only as a twin without optional lists.
+_ALIASES = {
+    "aten._unsafe_index_put.hacked_twin": "aten._unsafe_index_put.default",
+    "aten.index_put.hacked_twin": "aten.index_put.default",
+    "aten.index.Tensor_hacked_twin": "aten.index.Tensor",
+    "aten.to.prim_dtype": "aten.to.dtype",
+}
+
+
+def to_program(
+    module: ir.Module,
+    *,
+    microbatches: int = 1,
+    seed: int = 0,
+    reference: ir.Module | None = None,
+    allow: Sequence[str] = (),
+) -> Program:
+    """Lower a module at level "joint" (one rank) or "spmd" to a Program.
+
+    Args:
+        module: with one step function; it is not changed.
+        microbatches: parts each data rank's batch is split into; the function's inputs are one part.
+        seed: of the random streams.
+        reference: the module before any partitioning, kept in the Program for `hp-run --check`.
+        allow: custom-op namespaces, as for `Program.load`.
+
+    Returns:
+        The Program, validated.
+
+    Raises:
+        IRError: another level, an op that cannot be lowered, or a malformed signature, at the op.
+        RuntimeFault: an operator of a namespace that is not allowed.
+    """
+    operation = module.operation
+    require_level(operation, "lowering to a Program", ("joint", "spmd"))
+    found = find_mesh(operation)
+    mesh = found[1] if found else Mesh(("all",), (1,))
+    function = _only_function(operation)
+    step = lower_function(function, mesh)
+    data_axes = read_signature(function, mesh).data_axes
+    tree = None
+    if "hp.output_tree" in function.attributes:
+        tree = json.loads(ir.StringAttr(function.attributes["hp.output_tree"]).value)
+    functions, train, evaluate = assemble(step, mesh, data_axes, microbatches)
+    if reference is not None:
+        joint = lower_function(_only_function(reference.operation), mesh)
+        functions["joint"] = replace(prune(joint, lambda result: True), name="joint")
+    program = Program(
+        mesh=mesh,
+        data_axes=data_axes,
+        microbatches=microbatches,
+        functions=functions,
+        train=(train,),
+        evaluate=(evaluate,),
+        reference="joint" if reference is not None else None,
+        seed=seed,
+        output_tree=tree,
+        text=str(module),
+    )
+    program.validate(allow=allow)
+    return program
+
+
+def _only_function(module: ir.Operation) -> ir.Operation:
+    functions = list(step_functions(module))
+    if len(functions) != 1:
+        names = ", ".join(f"@{function_name(function)}" for function in functions) or "none"
+        raise error_at(module, f"expected one function to lower, got: {names}", named=False)
+    return functions[0]
+
+
+def lower_function(function: ir.Operation, mesh: Mesh | None) -> Function:
+    """Lower one function with a signature to an op list, in one walk.
+
+    Raises:
+        IRError: an op that has no counterpart in torch, or operands that are not constants where torch needs them.
+    """
+    signature = read_signature(function, mesh)
+    lowering = _FunctionLowering(len(signature.arguments))
+    block = body_of(function)
+    for index, argument in enumerate(block.arguments):
+        lowering.values[argument] = Ref(index)
+    results: list[Arg] = []
+    for view in block.operations:
+        op = view.operation
+        if op.name == "func.return":
+            results = [lowering.values[operand] for operand in op.operands]
+        else:
+            lowering.lower(op)
+    arguments = tuple(_argument(info) for info in signature.arguments)
+    returned = []
+    for info, value in zip(signature.results, results, strict=True):
+        assert isinstance(value, Ref)
+        returned.append(_result(info, value.index))
+    return Function(function_name(function), arguments, tuple(lowering.ops), tuple(returned))
+
+
+def _type(type_: IRTensorType) -> TensorType:
+    return TensorType(type_.shape, type_.dtype)
+
+
+def _argument(info: ValueInfo) -> Argument:
+    sharding = info.sharding if info.sharding is not None else ((),) * len(info.type.shape)
+    return Argument(_type(info.type), info.role, info.names, info.trainable, info.batch_dim, sharding, info.full_shape)
+
+
+def _result(info: ValueInfo, value: int) -> Result:
+    sharding = info.sharding if info.sharding is not None else ((),) * len(info.type.shape)
+    return Result(value, _type(info.type), info.role, info.names, info.batch_dim, sharding, info.full_shape)
+
+
+class _FunctionLowering:
+    """The state of one walk: SSA values seen so far as Program arguments, and the ops made."""
+
+    def __init__(self, next_value: int):
+        self.values: dict[ir.Value, Arg] = {}
+        self.ops: list[Op] = []
+        self._next = next_value
+
+    def lower(self, op: ir.Operation) -> None:
+        """Lower one op."""
+        name = op.name
+        if name.startswith("torch.constant."):
+            self.values[op.results[0]] = _constant(op)
+        elif name in ("torch.prim.ListConstruct", "torch.prim.TupleConstruct"):
+            self.values[op.results[0]] = tuple(self.values[operand] for operand in op.operands)
+        elif name == "torch.vtensor.literal":
+            self._literal(op)
+        elif name in (
+            "torch.derefine",
+            "torch.copy.to_vtensor",
+            "torch.copy.to_tensor",
+            "torch.tensor_static_info_cast",
+        ):
+            self.values[op.results[0]] = self.values[op.operands[0]]
+        elif name.startswith("hp."):
+            self._hp(op)
+        elif name.startswith("torch."):
+            self._torch(op)
+        else:
+            raise error_at(op, "has no counterpart at run time")
+
+    def _literal(self, op: ir.Operation) -> None:
+        type_ = read_tensor_type(op.results[0].type)
+        data = literal_data(op.attributes["value"])
+        if type_ is None or data is None:
+            raise error_at(op, "expected a dense literal of a known dtype")
+        self._append(op, "literal", (), {"data": _nest(data, type_.shape)})
+
+    def _define(self, op: ir.Operation) -> tuple[tuple[int, ...], tuple[TensorType | None, ...]]:
+        numbers, types = [], []
+        for result in op.results:
+            self.values[result] = Ref(self._next)
+            numbers.append(self._next)
+            self._next += 1
+            type_ = read_tensor_type(result.type)
+            types.append(None if type_ is None else _type(type_))
+        return tuple(numbers), tuple(types)
+
+    def _append(self, op: ir.Operation, target: str, args: tuple[Arg, ...], kwargs: dict[str, Arg]) -> None:
+        attributes = op.attributes
+        module = attributes["hp.module"].value if "hp.module" in attributes else ""
+        phase = attributes["hp.phase"].value if "hp.phase" in attributes else ""
+        results, types = self._define(op)
+        place = place_of(op.location).removesuffix(":0")
+        self.ops.append(Op(target, args, kwargs, results, types, module, phase, place))
+
+    def _hp(self, op: ir.Operation) -> None:
+        kwargs: dict[str, Arg] = {}
+        for key in _HP_ATTRIBUTES.get(op.name, ()):
+            if key in op.attributes:
+                kwargs[key] = _attribute(op.attributes[key])
+        operands = tuple(self.values[operand] for operand in op.operands)
+        if op.name in ("hp.uniform", "hp.normal"):
+            type_ = read_tensor_type(op.results[0].type)
+            assert type_ is not None
+            kwargs["dtype"] = Named("dtype", type_.dtype)
+            operands = (operands,)
+        if op.name == "hp.recv":
+            kwargs["types"] = tuple(
+                (type_.dtype, type_.shape)
+                for type_ in map(read_tensor_type, future_types(op.results[0].type))
+                if type_ is not None
+            )
+        self._append(op, op.name, operands, kwargs)
+
+    def _torch(self, op: ir.Operation) -> None:
+        name = op.attributes["name"].value if op.name == "torch.operator" else op.name
+        _, namespace, base, *overload = name.split(".")
+        target = f"{namespace}.{base}.{overload[0] if overload else 'default'}"
+        target = _ALIASES.get(target, target)
+        operator = _find_operator(target)
+        if operator is None:
+            raise error_at(op, f"torch has no operator '{target}'")
+        operands = [self.values[operand] for operand in op.operands]
+        args, kwargs = _call_arguments(op, operator, operands)
+        self._append(op, _RESHAPES.get(target, target), args, kwargs)
+
+
+_HP_ATTRIBUTES = {
+    "hp.all_gather": ("axes", "dims"),
+    "hp.reduce_scatter": ("axes", "dims", "reduce"),
+    "hp.all_reduce": ("axes", "reduce", "coordinates"),
+    "hp.all_to_all": ("axes", "split_dims", "concat_dims"),
+    "hp.broadcast": ("axes", "root", "coordinates"),
+    "hp.shard_slice": ("axes", "dim"),
+    "hp.send": ("axis", "peer"),
+    "hp.recv": ("axis", "peer"),
+    "hp.microbatch": ("index", "count", "dim"),
+    "hp.uniform": ("stream",),
+    "hp.normal": ("stream",),
+}
+
+_operators: dict[str, Any] = {}
+
+
+def _find_operator(target: str) -> Any:
+    if target not in _operators:
+        namespace, base, overload = target.split(".")
+        packet = getattr(getattr(torch.ops, namespace), base, None)
+        _operators[target] = getattr(packet, overload, None) if packet is not None else None
+    return _operators[target]
+
+
+def _attribute(attribute: ir.Attribute) -> Arg:
+    strings = read_strings(attribute)
+    if strings is not None:
+        return strings
+    ints = read_ints(attribute)
+    if ints is not None:
+        return ints
+    value = attribute.value
+    return value if isinstance(value, (int, str)) else str(value)
+
+
+def _constant(op: ir.Operation) -> Arg:
+    kind = op.name.removeprefix("torch.constant.")
+    if kind == "none":
+        return None
+    if kind == "device":
+        return Named("device", "")
+    value = op.attributes["value"].value
+    if kind == "bool":
+        return bool(value)
+    if kind in ("int", "number") and isinstance(value, int):
+        return value
+    if kind in ("float", "number"):
+        return float(value)
+    return str(value)
+
+
+def _nest(flat: Sequence[Arg], shape: Sequence[int | None]) -> Arg:
+    if not shape:
+        return flat[0]
+    rows = shape[0] or 0
+    width = len(flat) // rows if rows else 0
+    return tuple(_nest(flat[row * width : (row + 1) * width], shape[1:]) for row in range(rows))
+
+
+_plans: dict[Any, tuple[tuple[str, bool, str, bool, Any], ...]] = {}
+
+
+def _plan(operator: Any) -> tuple[tuple[str, bool, str, bool, Any], ...]:
+    """Return (name, keyword only, kind of enumeration, has default, default) per schema argument."""
+    if operator not in _plans:
+        rows = []
+        for argument in operator._schema.arguments:
+            kind = str(argument.real_type).removeprefix("Optional[").removesuffix("]")
+            rows.append(
+                (argument.name, argument.kwarg_only, kind, argument.has_default_value(), argument.default_value)
+            )
+        _plans[operator] = tuple(rows)
+    return _plans[operator]
+
+
+def _call_arguments(op: ir.Operation, operator: Any, operands: Sequence[Arg]) -> tuple[tuple[Arg, ...], dict[str, Arg]]:
+    """Match operands with the operator's schema: enumerations by name, defaults left out, devices made neutral."""
+    plan = _plan(operator)
+    if len(operands) != len(plan):
+        raise error_at(op, f"expected {len(plan)} operands for '{operator}', got: {len(operands)}")
+    args: list[Arg] = []
+    kwargs: dict[str, Arg] = {}
+    factory = not any(kind == "Tensor" or kind.startswith("List[Tensor") for _, _, kind, _, _ in plan)
+    required = 0
+    for (name, keyword_only, kind, has_default, default), operand in zip(plan, operands, strict=True):
+        value = _enumeration(kind, operand)
+        if kind == "Device" and factory:
+            value = Named("device", "")
+        is_default = has_default and _is_default(value, default)
+        if keyword_only:
+            if not is_default:
+                kwargs[name] = value
+        else:
+            args.append(value)
+            if not is_default:
+                required = len(args)
+    return tuple(args[:required]), kwargs
+
+
+def _is_default(value: Arg, default: Any) -> bool:
+    if isinstance(default, list):
+        return isinstance(value, tuple) and list(value) == default
+    return type(value) is type(default) and value == default
+
+
+def _enumeration(kind: str, value: Arg) -> Arg:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return value
+    if kind == "ScalarType" and value in _DTYPE_NAMES:
+        return Named("dtype", _DTYPE_NAMES[value])
+    if kind == "Layout" and value in _LAYOUTS:
+        return Named("layout", _LAYOUTS[value])
+    if kind == "MemoryFormat" and value in _MEMORY_FORMATS:
+        return Named("memory_format", _MEMORY_FORMATS[value])
+    return value
