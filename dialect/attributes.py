@@ -96,8 +96,13 @@ def find_mesh(op: ir.Operation) -> tuple[str, Mesh] | None:
     for child in module.regions[0].blocks[0].operations:
         inner = child.operation
         if inner.name == "hp.mesh":
-            names, sizes = read_strings(inner.attributes["axis_names"]), read_ints(inner.attributes["axis_sizes"])
-            if names is None or sizes is None:
+            attributes = inner.attributes
+            # Asked while a module is being verified, the mesh itself may be malformed; its own verifier says so.
+            if not all(name in attributes for name in ("sym_name", "axis_names", "axis_sizes")):
                 return None
-            return ir.StringAttr(inner.attributes["sym_name"]).value, Mesh(names, sizes)
+            symbol = attributes["sym_name"]
+            names, sizes = read_strings(attributes["axis_names"]), read_ints(attributes["axis_sizes"])
+            if names is None or sizes is None or not isinstance(symbol, ir.StringAttr):
+                return None
+            return symbol.value, Mesh(names, sizes)
     return None

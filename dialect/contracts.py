@@ -18,6 +18,10 @@ class _BrokenError(Exception):
     """A constraint does not hold; the text is the message without the op's name."""
 
 
+class _UndeclaredError(Exception):
+    """An operand, result or attribute that the op declares is not there."""
+
+
 def _report(op: ir.Operation, text: str) -> bool:
     op.location.emit_error(f"'{op.name}' op {text}")
     return False
@@ -27,12 +31,33 @@ def _contract(check: Callable[[ir.Operation], None]) -> Callable[[ir.Operation],
     def verify(op: ir.Operation) -> bool:
         try:
             check(op)
+        except _UndeclaredError:
+            # MLIR calls this before it checks the op's declaration; that check comes next, and reports it.
+            return True
         except (_BrokenError, PlanError) as broken:
             return _report(op, str(broken))
         return True
 
     verify.__doc__ = check.__doc__
     return verify
+
+
+def _attribute(op: ir.Operation, name: str) -> ir.Attribute:
+    if name not in op.attributes:
+        raise _UndeclaredError
+    return op.attributes[name]
+
+
+def _operand_type(op: ir.Operation) -> ir.Type:
+    if len(op.operands) == 0:
+        raise _UndeclaredError
+    return op.operands[0].type
+
+
+def _result_type(op: ir.Operation) -> ir.Type:
+    if len(op.results) == 0:
+        raise _UndeclaredError
+    return op.results[0].type
 
 
 def _tensor(type_: ir.Type, what: str) -> TensorType:
@@ -48,15 +73,25 @@ def _operands(op: ir.Operation) -> list[TensorType]:
     return [_tensor(value.type, f"operand {number}") for number, value in enumerate(op.operands)]
 
 
+def _future_types(type_: ir.Type) -> list[ir.Type]:
+    types = future_types(type_)
+    if hasattr(type_, "params") and len(types) != len(ir.ArrayAttr(type_.params[0])):
+        raise _BrokenError(f"expected a future of types, got: {type_}")
+    return types
+
+
 def _future(op: ir.Operation, count: int) -> list[TensorType]:
-    types = future_types(op.results[0].type)
+    types = _future_types(_result_type(op))
     if len(types) != count:
         raise _BrokenError(f"expected a future of {count} tensors, got: {len(types)}")
     return [_tensor(type_, f"future element {number}") for number, type_ in enumerate(types)]
 
 
 def _mesh(op: ir.Operation) -> Mesh:
-    name = ir.FlatSymbolRefAttr(op.attributes["mesh"]).value
+    attribute = _attribute(op, "mesh")
+    if not isinstance(attribute, ir.FlatSymbolRefAttr):
+        raise _BrokenError(f"expected mesh to be a symbol, got: {attribute}")
+    name = attribute.value
     mesh = find_mesh(op)
     if mesh is None or mesh[0] != name:
         raise _BrokenError(f"expected a mesh named '@{name}' in the module" + (f", found '@{mesh[0]}'" if mesh else ""))
@@ -64,21 +99,33 @@ def _mesh(op: ir.Operation) -> Mesh:
 
 
 def _strings(op: ir.Operation, name: str) -> tuple[str, ...]:
-    values = read_strings(op.attributes[name])
+    attribute = _attribute(op, name)
+    values = read_strings(attribute)
     if values is None:
-        raise _BrokenError(f"expected {name} to be an array of strings, got: {op.attributes[name]}")
+        raise _BrokenError(f"expected {name} to be an array of strings, got: {attribute}")
     return values
 
 
 def _ints(op: ir.Operation, name: str) -> tuple[int, ...]:
-    values = read_ints(op.attributes[name])
+    attribute = _attribute(op, name)
+    values = read_ints(attribute)
     if values is None:
-        raise _BrokenError(f"expected {name} to be array<i64: ...>, got: {op.attributes[name]}")
+        raise _BrokenError(f"expected {name} to be array<i64: ...>, got: {attribute}")
     return values
 
 
 def _integer(op: ir.Operation, name: str) -> int:
-    return int(ir.IntegerAttr(op.attributes[name]).value)
+    attribute = _attribute(op, name)
+    if not isinstance(attribute, ir.IntegerAttr):
+        raise _BrokenError(f"expected {name} to be an integer, got: {attribute}")
+    return int(attribute.value)
+
+
+def _string(op: ir.Operation, name: str) -> str:
+    attribute = _attribute(op, name)
+    if not isinstance(attribute, ir.StringAttr):
+        raise _BrokenError(f"expected {name} to be a string, got: {attribute}")
+    return str(attribute.value)
 
 
 def _axes(op: ir.Operation, mesh: Mesh) -> tuple[str, ...]:
@@ -115,7 +162,7 @@ def _same(actual: TensorType, expected: TensorType, what: str) -> None:
 
 
 def _reduce(op: ir.Operation, operands: Sequence[TensorType]) -> None:
-    reduce = ir.StringAttr(op.attributes["reduce"]).value
+    reduce = _string(op, "reduce")
     if reduce not in ("sum", "avg"):
         raise _BrokenError(f"expected reduce to be 'sum' or 'avg', got: '{reduce}'{nearest(reduce, ('sum', 'avg'))}")
     for operand in operands:
@@ -138,7 +185,7 @@ def _coordinates(op: ir.Operation, mesh: Mesh, axes: Sequence[str]) -> tuple[int
 
 
 def _peer(op: ir.Operation, mesh: Mesh) -> None:
-    size = mesh.axis_size(ir.StringAttr(op.attributes["axis"]).value)  # C2
+    size = mesh.axis_size(_string(op, "axis"))  # C2
     peer = _integer(op, "peer")
     if not 0 <= peer < size:  # C3
         raise _BrokenError(f"expected peer < {size}, got: {peer}")
@@ -231,7 +278,7 @@ def verify_broadcast(op: ir.Operation) -> None:
 @_contract
 def verify_wait(op: ir.Operation) -> None:
     """`hp.wait`."""
-    types = future_types(op.operands[0].type)
+    types = _future_types(_operand_type(op))
     if len(types) != len(op.results):
         raise _BrokenError(f"expected {len(types)} results, got: {len(op.results)}")  # C1
     for number, (type_, result) in enumerate(zip(types, op.results, strict=True)):
@@ -242,7 +289,7 @@ def verify_wait(op: ir.Operation) -> None:
 @_contract
 def verify_shard_slice(op: ir.Operation) -> None:
     """`hp.shard_slice`."""
-    operand, result = _tensor(op.operands[0].type, "the operand"), _tensor(op.results[0].type, "the result")  # C1
+    operand, result = _tensor(_operand_type(op), "the operand"), _tensor(_result_type(op), "the result")  # C1
     mesh = _mesh(op)
     axes = _axes(op, mesh)  # C2
     dim = _integer(op, "dim")
@@ -262,7 +309,7 @@ def verify_send(op: ir.Operation) -> None:
 @_contract
 def verify_recv(op: ir.Operation) -> None:
     """`hp.recv`."""
-    types = future_types(op.results[0].type)
+    types = _future_types(_result_type(op))
     if not types:
         raise _BrokenError("expected a future of at least one tensor")  # C1
     for number, type_ in enumerate(types):
@@ -274,7 +321,7 @@ def verify_recv(op: ir.Operation) -> None:
 @_contract
 def verify_microbatch(op: ir.Operation) -> None:
     """`hp.microbatch`."""
-    operand, result = _tensor(op.operands[0].type, "the operand"), _tensor(op.results[0].type, "the result")  # C1
+    operand, result = _tensor(_operand_type(op), "the operand"), _tensor(_result_type(op), "the result")  # C1
     index, count, dim = _integer(op, "index"), _integer(op, "count"), _integer(op, "dim")
     if count < 1:
         raise _BrokenError(f"expected count >= 1, got: {count}")  # C2
@@ -303,7 +350,7 @@ def verify_accumulate(op: ir.Operation) -> None:
 @_contract
 def verify_random(op: ir.Operation) -> None:
     """`hp.uniform` and `hp.normal`."""
-    result = _tensor(op.results[0].type, "the result")
+    result = _tensor(_result_type(op), "the result")
     for number, operand in enumerate(op.operands):
         if str(operand.type) != "!torch.int":
             raise _BrokenError(f"expected operand {number} to be !torch.int, got: {operand.type}")  # C1

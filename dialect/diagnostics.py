@@ -98,12 +98,20 @@ _SEVERITIES = {
 }
 # MLIR appends the whole op to some errors; a function is megabytes of it, and the place says which op it is.
 _CURRENT_OP = "see current operation:"
+_CURRENT_OP_NAME = re.compile(_CURRENT_OP + r'\s*(?:%[^"\n]* = )?"([\w.]+)"')
 
 
 def from_mlir(info: ir.Diagnostic | ir.DiagnosticInfo) -> Diagnostic:
     """Turn a diagnostic of MLIR into data; notes that only print the op are dropped."""
-    notes = tuple(from_mlir(note) for note in info.notes if not note.message.startswith(_CURRENT_OP))
-    return Diagnostic(_SEVERITIES[info.severity], place_of(info.location), info.message, notes)
+    message, notes = info.message, []
+    for note in info.notes:
+        if not note.message.startswith(_CURRENT_OP):
+            notes.append(from_mlir(note))
+        elif not message.startswith("'"):
+            # Checks of an op's declaration leave out its name, which the printed op has.
+            op = _CURRENT_OP_NAME.match(note.message)
+            message = f"'{op[1]}' {message if message.startswith('op ') else f'op {message}'}" if op else message
+    return Diagnostic(_SEVERITIES[info.severity], place_of(info.location), message, tuple(notes))
 
 
 @contextmanager
