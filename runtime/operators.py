@@ -145,7 +145,7 @@ def _no_value(index: int) -> Any:
 
 
 def recv_types(op: Op) -> tuple[TensorType, ...]:
-    """Return the types of the tensors an ``hp.recv`` expects, from its ``types``: pairs of dtype and sizes.
+    """Return the types of the tensors an ``hp.recv`` expects, from its ``types``: pairs of dtype name and sizes.
 
     Raises:
         RuntimeFault: they are missing or malformed.
@@ -153,26 +153,14 @@ def recv_types(op: Op) -> tuple[TensorType, ...]:
     pairs = op.kwargs.get("types")
     types = []
     for pair in pairs if isinstance(pairs, tuple) else ():
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise RuntimeFault(f"malformed types: {pairs!r}")
-        dtype, sizes = pair
-        if not isinstance(dtype, Named) or dtype.kind != "dtype" or not isinstance(sizes, tuple):
+        dtype, sizes = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
+        if not isinstance(dtype, str) or not isinstance(sizes, tuple):
             raise RuntimeFault(f"malformed types: {pairs!r}")
         shape = tuple(size for size in sizes if isinstance(size, int))
-        if len(shape) != len(sizes):
+        if shape != sizes:
             raise RuntimeFault(f"malformed types: {pairs!r}")
-        types.append(TensorType(shape, dtype.name))
+        torch_dtype(dtype)
+        types.append(TensorType(shape, dtype))
     if not types:
-        raise RuntimeFault("has no types")
+        raise RuntimeFault(f"expected types to have a pair per tensor, got: {pairs!r}")
     return tuple(types)
-
-
-def widened(name: str, floating: str) -> str:
-    """Return the dtype that `name` becomes when all floating computation is done in `floating`.
-
-    Real floating dtypes become `floating`, complex ones the complex dtype of that precision; all others stay.
-    """
-    dtype = torch_dtype(name)
-    if dtype.is_complex:
-        return {"float64": "complex128", "float32": "complex64", "float16": "complex32"}.get(floating, name)
-    return floating if dtype.is_floating_point else name

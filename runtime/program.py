@@ -22,14 +22,14 @@ target                 operands -> results                    attributes
 ``hp.accumulate``      N accumulators, N values -> N tensors  none
 ``hp.uniform``         sizes (a list) -> tensor               ``stream``, ``dtype``
 ``hp.normal``          sizes (a list) -> tensor               ``stream``, ``dtype``
-``call``               as the callee                          ``function``, ``microbatch`` (default 0)
+``call``               as the callee                          ``function``, ``microbatch``
 ``literal``            nothing -> tensor                      ``data`` (nested lists)
 =====================  =====================================  =========================================
 
 ``coordinates`` and ``axes`` mean what the dialect reference says of the op of that name; ``coordinates`` is None where
 the whole axis takes part. ``axes`` is a list of names, ``dims`` one int per operand. ``types`` of ``hp.recv`` has a
-pair (dtype, sizes) per tensor, the dtype a `Named`. ``microbatch`` of ``call`` is what the callee's random streams
-depend on.
+pair (dtype name, sizes) per tensor. ``microbatch`` of ``call`` is what the callee's random streams depend on; left out,
+it is the caller's, and 0 at an entry.
 """
 
 from __future__ import annotations
