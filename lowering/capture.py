@@ -8,6 +8,7 @@ every argument and result described by a role and names. The same two steps are 
 from __future__ import annotations
 
 import contextlib
+import logging
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from ..errors import CaptureError, nearest
 from ..runtime.trees import flatten_batch
@@ -39,15 +41,17 @@ def capture(
     leaves = _tensor_leaves(batch, source)
     dims = _batch_dims(leaves, batch_dims, source)
     step = StepModule(model, train_fn, rebuilder(batch))
+    if any(parameter.is_meta for parameter in model.parameters()):
+        leaves = {name: leaf.to("meta") for name, leaf in leaves.items()}
     example = tuple(leaf.detach() for leaf in leaves.values())
-    with _capture_errors(source), ExitStack() as stack:
+    with _capture_errors(source), _quiet(), ExitStack() as stack:
+        tree, shapes = output_structure(step, source, leaves, dims)
         captured = dynamo_graph_capture_for_export(step)(*example)
         fake_mode = captured.meta["fake_mode"]
         with tracing(TracingContext(fake_mode)):
             static = tuple(fake_mode.from_tensor(leaf, static_shapes=True) for leaf in example)
             joint = aot_export_joint_with_descriptors(stack, captured, static)
         graph_module = joint.graph_module
-        tree, shapes = output_structure(step, source, leaves, dims)
     assembled = assemble(graph_module, model, list(leaves), dims, shapes, source)
     assembled.output_tree = tree
     assembled.source = source
@@ -117,8 +121,37 @@ def _capture_errors(source: str) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what went wrong in one line, with torch's own advice where it gives any."""
+    """Return what went wrong in one line: torch's headline, its explanation and the advice that fits here."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
+    if lines and not isinstance(error, (TorchDynamoException, RuntimeError)):
+        text = f"{type(error).__name__}: {text}"
+    found = [line.removeprefix("Explanation:").strip() for line in lines if line.startswith("Explanation:")]
     hints = [line.removeprefix("Hint:").strip() for line in lines if line.startswith("Hint:")]
-    return f"{text} ({hints[0]})" if hints else text
+    hints = [hint for hint in hints if not any(word in hint for word in _NOT_ADVICE)]
+    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+        text = f"'{error.func}' needs the values of a tensor, which are not known before the step runs"
+        hints = ["keep such values in tensors, with torch.where or a mask"]
+    if found:
+        text = f"{text}: {found[0]}"
+    return f"{text} ({hints[0].rstrip('.')})" if hints else text
+
+
+# Advice about torch.compile's own switches, which have no say in an export.
+_NOT_ADVICE = ("torch.compile", "torch._dynamo", "set_stance", "file an issue", "fullgraph")
+
+_LOGGERS = ("torch._subclasses.fake_tensor", "torch._dynamo", "torch.fx.experimental.symbolic_shapes")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch from logging tracebacks of what becomes a `CaptureError`."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -18,7 +18,7 @@ from .step_function import assemble
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one result of a Program is from the reference's: `difference` is the largest, relative to the largest value.
+    """How far one result of a Program is from the reference's, relative to the largest value.
 
     `kind` is loss, grad, buffer or output. `differs` says whether it is beyond the tolerance.
     """
@@ -79,7 +79,7 @@ def _reference(program: Program, state: Mapping[str, torch.Tensor], batch: Mappi
         grads={name: torch.stack([result.grads[name] for result in results]).mean(0) for name in first.grads},
         buffers=first.buffers,
         outputs=None,
-        per_rank=[],
+        per_rank=(),
     )
 
 
@@ -113,7 +113,7 @@ def _differences(found: SimulationResult, expected: SimulationResult, tolerance:
 
 
 def random_state(program: Program, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Make full tensors for every parameter, buffer and constant of a Program: small normal numbers, positive buffers."""
+    """Make full tensors for a Program's parameters, buffers and constants: small normal numbers, positive buffers."""
     generator = torch.Generator().manual_seed(seed)
     state: dict[str, torch.Tensor] = {}
     for argument in program.entry(0).arguments:

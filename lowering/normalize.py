@@ -48,12 +48,13 @@ def _is_random(node: Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
         return False
-    given = {
+    given: dict[str, Any] = {
         argument.name: value for argument, value in zip(target._schema.arguments, node.args, strict=False)
-    } | node.kwargs
+    }
+    given.update(node.kwargs)
     for argument in target._schema.arguments:
         if argument.name in ("dropout_p", "p"):
-            return given.get(argument.name, argument.default_value) != 0
+            return bool(given.get(argument.name, argument.default_value) != 0)
     return True
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from ..errors import CaptureError
 from ..runtime.trees import output_tree
@@ -80,18 +80,25 @@ class Outputs:
 
 
 def output_structure(
-    step: StepModule,
-    source: str,
-    leaves: Mapping[str, torch.Tensor],
-    dims: Mapping[str, int | None],
+    step: StepModule, source: str, leaves: Mapping[str, torch.Tensor], dims: Mapping[str, int | None]
 ) -> tuple[Any, Outputs]:
-    """Run the step on fake tensors to learn the outputs' structure, and again with twice the batch.
+    """Run the step on fake tensors to check its loss and learn its outputs, and again with twice the batch.
 
     A dim of an output that doubles with the batch is its batch dim: data ranks and microbatches are concatenated
     along it. An output without one (a count, a mean) is stacked.
+
+    Returns:
+        The outputs' structure (None without any) and their names and batch dims.
+
+    Raises:
+        CaptureError: the loss or an output is not what it should be.
+        Exception: whatever the step function raises.
     """
-    first = _fake_run(step, leaves, dims, 1)
-    loss, outputs = first if isinstance(first, tuple) and len(first) == 2 else (first, None)
+    try:
+        result = _fake_run(step, leaves, dims, 1)
+    except (DataDependentOutputException, DynamicOutputShapeException):
+        return None, Outputs()  # dynamo refuses it too, and can say what it is in the user's code
+    loss, outputs = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     _check_loss(loss, source)
     tree, flat = output_tree(outputs)
     if not flat:
@@ -113,46 +120,18 @@ def output_structure(
 
 
 def _fake_run(step: StepModule, leaves: Mapping[str, torch.Tensor], dims: Mapping[str, int | None], factor: int) -> Any:
+    """Run the step function on a copy of the model with fake tensors: no memory, nothing left on it."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fakes: dict[int, torch.Tensor] = {}
-
-    def fake(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in fakes:
-            fakes[id(tensor)] = mode.from_tensor(tensor, static_shapes=True)
-        return fakes[id(tensor)]
-
-    state = {
-        name: fake(tensor)
-        for name, tensor in (
-            *step.model.named_parameters(remove_duplicate=False),
-            *step.model.named_buffers(remove_duplicate=False),
-        )
-    }
+    tensors = [*step.model.parameters(), *step.model.buffers()]
+    memo: dict[int, Any] = {id(tensor): mode.from_tensor(tensor, static_shapes=True) for tensor in tensors}
+    model = copy.deepcopy(step.model, memo)
     inputs = []
-    with mode:
+    with mode, torch.no_grad():
         for name, leaf in leaves.items():
             dim = dims[name]
             shape = [size * factor if number == dim else size for number, size in enumerate(leaf.shape)]
             inputs.append(torch.empty(shape, dtype=leaf.dtype, device=leaf.device))
-    with mode, torch.no_grad(), _swapped(step.model, state):
-        return step._train_fn(step.model, **step._rebuild(inputs))
-
-
-@contextlib.contextmanager
-def _swapped(model: nn.Module, state: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Put other tensors in place of a model's own for the block, under the same names (ties stay ties)."""
-    saved: list[tuple[dict[str, Any], str, Any]] = []
-    try:
-        for name, tensor in state.items():
-            owner = model.get_submodule(name.rpartition(".")[0])
-            leaf = name.rpartition(".")[2]
-            table: dict[str, Any] = owner._parameters if leaf in owner._parameters else owner._buffers
-            saved.append((table, leaf, table[leaf]))
-            table[leaf] = tensor
-        yield
-    finally:
-        for table, leaf, tensor in reversed(saved):
-            table[leaf] = tensor
+        return step._train_fn(model, **step._rebuild(inputs))
 
 
 def _check_loss(loss: Any, source: str) -> None:
