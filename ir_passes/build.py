@@ -111,17 +111,17 @@ class Builder:
             self._constants[kind, key] = op.results[0]
         return self._constants[kind, key]
 
-    def int(self, value: int) -> ir.Value:
+    def integer(self, value: int) -> ir.Value:
         """Return a `torch.constant.int`."""
         with self._context:
             return self._constant("int", value, ir.IntegerAttr.get(self._i64, value))
 
-    def float(self, value: float) -> ir.Value:
+    def real(self, value: float) -> ir.Value:
         """Return a `torch.constant.float`."""
         with self._context, ir.Location.unknown():
             return self._constant("float", value, ir.FloatAttr.get(ir.F64Type.get(), value))
 
-    def bool(self, value: bool) -> ir.Value:
+    def boolean(self, value: bool) -> ir.Value:
         """Return a `torch.constant.bool`."""
         with self._context:
             return self._constant("bool", value, ir.BoolAttr.get(value))
@@ -130,11 +130,11 @@ class Builder:
         """Return a `torch.constant.none`."""
         return self._constant("none", None, None)
 
-    def ints(self, values: Sequence[int]) -> ir.Value:
+    def integers(self, values: Sequence[int]) -> ir.Value:
         """Return a list of constant integers."""
         key = ("list<int>", tuple(values))
         if key not in self._constants:
-            items = [self.int(value) for value in values]
+            items = [self.integer(value) for value in values]
             op = self.create(self.entry, "torch.prim.ListConstruct", items, [self._types["list<int>"]])
             self._constants[key] = op.results[0]
         return self._constants[key]
@@ -145,12 +145,12 @@ class Builder:
         if type_.dtype == dtype:
             return value
         none = self.none()
-        operands = [value, self.int(TORCH_DTYPE_CODES[dtype]), none, none, none, self.bool(False), none]
+        operands = [value, self.integer(TORCH_DTYPE_CODES[dtype]), none, none, none, self.boolean(False), none]
         return self._tensor_op(site, "torch.aten._to_copy", operands, type_.with_dtype(dtype))
 
     def slice_rows(self, site: Site, value: ir.Value, start: int, end: int) -> ir.Value:
         """Return rows `start` to `end` (exclusive) of dim 0."""
-        operands = [value, self.int(0), self.int(start), self.int(end), self.int(1)]
+        operands = [value, self.integer(0), self.integer(start), self.integer(end), self.integer(1)]
         return self._tensor_op(site, "torch.aten.slice.Tensor", operands, type_of(value).with_size(0, end - start))
 
     def pad_rows(self, site: Site, value: ir.Value, rows: int) -> ir.Value:
@@ -159,7 +159,7 @@ class Builder:
             return value
         type_ = type_of(value)
         pads = [0, 0] * (len(type_.shape) - 1) + [0, rows]
-        operands = [value, self.ints(pads), self.float(0.0)]
+        operands = [value, self.integers(pads), self.real(0.0)]
         return self._tensor_op(site, "torch.aten.constant_pad_nd", operands, type_.with_size(0, _rows(type_) + rows))
 
     def cat_rows(self, site: Site, values: Sequence[ir.Value]) -> ir.Value:
@@ -171,7 +171,7 @@ class Builder:
             list_type = ir.Type.parse("!torch.list<vtensor>")
         items = self.create(site, "torch.prim.ListConstruct", values, [list_type]).results[0]
         rows = sum(_rows(type_) for type_ in types)
-        return self._tensor_op(site, "torch.aten.cat", [items, self.int(0)], types[0].with_size(0, rows))
+        return self._tensor_op(site, "torch.aten.cat", [items, self.integer(0)], types[0].with_size(0, rows))
 
     def _tensor_op(self, site: Site, name: str, operands: Sequence[ir.Value], type_: TensorType) -> ir.Value:
         with self._context:
