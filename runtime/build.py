@@ -1,0 +1,135 @@
+"""From a Program to Python callables: generated code that is run as it is, or compiled by Inductor."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ..errors import RuntimeFault, nearest
+from . import torch_compat
+from .aliasing import program_aliases
+from .collectives import RankOps
+from .graph import argument_types, build_graph, draw_inputs
+from .operators import resolve, torch_dtype
+from .program import Function, Program
+from .python_text import reachable_functions, write_module
+
+BACKENDS = ("eager", "inductor")
+
+# What torch raises for operands that an operator does not take, and what a custom operator's Python code may raise.
+OPERATOR_ERRORS = (RuntimeError, TypeError, ValueError, LookupError, ArithmeticError, AssertionError, AttributeError)
+
+Callee = Callable[[list[Any]], Sequence[Any]]
+"""A function of a Program: takes a list of arguments, which it empties, and returns its results."""
+
+
+class Executable:
+    """The functions of a Program that one rank runs.
+
+    Args:
+        program: a valid Program.
+        entries: names of the functions to enter.
+        ops: of the rank.
+        backend: "eager" or "inductor". Inductor compiles what the entries call (and an entry that calls nothing) at
+            the first call; a failure is an error, nothing falls back.
+
+    Raises:
+        RuntimeFault: the backend is unknown, or an operator is.
+    """
+
+    def __init__(self, program: Program, entries: Iterable[str], ops: RankOps, backend: str = "eager"):
+        if backend not in BACKENDS:
+            raise RuntimeFault(
+                f"unknown backend '{backend}', expected 'eager' or 'inductor'{nearest(backend, BACKENDS)}"
+            )
+        names = reachable_functions(program, entries)
+        self.aliases = program_aliases(program, names)
+        compiled = [name for name in names if backend == "inductor" and not _calls(program.functions[name])]
+        written = [name for name in names if name not in compiled]
+        self._module = write_module(program, written, self.aliases, external=compiled, terse=True)
+        self._program = program
+        self._file = f"<hpir {program.digest[:12]} rank {ops.ranks.rank}>"
+        linecache.cache[self._file] = (len(self._module.text), None, self._module.text.splitlines(True), self._file)
+        namespace: dict[str, Any] = {"hp": ops}
+        namespace.update((name, resolve(target)._op) for name, target in self._module.operators.items())
+        for name in compiled:
+            namespace[self._module.functions[name]] = _Compiled(program, name, ops)
+        exec(compile(self._module.text, self._file, "exec"), namespace)
+        self._functions: dict[str, Callee] = {
+            name: namespace[python_name] for name, python_name in self._module.functions.items()
+        }
+
+    @property
+    def text(self) -> str:
+        """The generated code."""
+        return self._module.text
+
+    def run(self, name: str, arguments: list[Any]) -> Sequence[Any]:
+        """Run a function.
+
+        Args:
+            name: of the function.
+            arguments: its arguments; the list is emptied.
+        """
+        return self._functions[name](arguments)
+
+    def place(self, traceback: TracebackType | None) -> str:
+        """Return which op of which function raised an error, for a message; empty where that is not known."""
+        found = ""
+        while traceback is not None:
+            if traceback.tb_frame.f_code.co_filename == self._file:
+                at = self._module.lines.get(traceback.tb_lineno)
+                if at is not None:
+                    op = self._program.functions[at[0]].ops[at[1]]
+                    where = " in ".join(filter(None, (op.location, op.module and f"'{op.module}'")))
+                    found = f"{at[0]}: op {at[1]} '{op.target}'" + (f" ({where})" if where else "")
+            traceback = traceback.tb_next
+        return found
+
+
+def _calls(function: Function) -> bool:
+    return any(op.target == "call" for op in function.ops)
+
+
+class _Compiled:
+    """One function, compiled by Inductor when it is first called."""
+
+    def __init__(self, program: Program, name: str, ops: RankOps):
+        self._program = program
+        self._function = program.functions[name]
+        self._ops = ops
+        self._compiled: Callee | None = None
+        # Refused here already, not at the first call.
+        argument_types(self._function)
+
+    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+        arguments += draw_inputs(self._function, self._ops)
+        if self._compiled is None:
+            self._compiled = self._compile()
+        # The compiled code reads memory as laid out row by row.
+        for position, argument in enumerate(arguments):
+            if not argument.is_contiguous():
+                arguments[position] = argument.contiguous()
+        return self._compiled(arguments)
+
+    def _compile(self) -> Callee:
+        graph_module = build_graph(self._program, self._function.name, self._ops)
+        with FakeTensorMode():
+            inputs: list[Tensor] = [
+                torch.empty(
+                    [size for size in type_.shape if size is not None],
+                    dtype=torch_dtype(type_.dtype),
+                    device=self._ops.device,
+                )
+                for type_ in argument_types(self._function)
+            ]
+        try:
+            return torch_compat.compile_graph(graph_module, inputs)
+        except OPERATOR_ERRORS as error:
+            raise RuntimeFault(f"{self._function.name}: inductor cannot compile it: {error}") from None

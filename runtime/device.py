@@ -1,0 +1,292 @@
+"""Devices, process groups, and the mesh of a Program on real ranks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from ..errors import RuntimeFault
+from ..mesh import Mesh
+from . import torch_compat
+from .program import COLLECTIVES, Program
+
+_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl", "xpu": "xccl"}
+
+GroupKey = tuple[tuple[str, ...], tuple[int, ...] | None]
+"""What names a process group: mesh axes in mesh order, and the positions on the one axis that take part, or None."""
+
+
+def default_device_type() -> str:
+    """Return the accelerator's type, such as ``cuda`` or ``npu``; ``cpu`` where there is none."""
+    return torch_compat.accelerator_type() or "cpu"
+
+
+def backend_for(device_type: str) -> str:
+    """Return the process group backend of a device type: gloo on cpu, nccl on cuda, hccl on npu.
+
+    Raises:
+        RuntimeFault: there is none, or this torch was built without it.
+    """
+    backend = _BACKENDS.get(device_type)
+    if backend is None:
+        raise RuntimeFault(f"no process group backend is known for device type '{device_type}'")
+    if not dist.is_available() or not dist.is_backend_available(backend):
+        raise RuntimeFault(
+            f"device type '{device_type}' needs the process group backend '{backend}', which this torch does not have"
+        )
+    return backend
+
+
+def rank_device(device_type: str | None = None) -> torch.device:
+    """Return this process's device and make it the current one.
+
+    With several devices per machine it is the one numbered LOCAL_RANK, as torchrun sets it, or the rank modulo their
+    number.
+    """
+    kind = device_type or default_device_type()
+    if kind == "cpu":
+        return torch.device("cpu")
+    count = max(torch.accelerator.device_count(), 1)
+    index = int(os.environ.get("LOCAL_RANK", (dist.get_rank() if dist.is_initialized() else 0) % count))
+    torch.accelerator.set_device_index(index)
+    return torch.device(kind, index)
+
+
+def init_process_group(
+    device_type: str | None = None,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    init_method: str | None = None,
+    timeout: float = 600.0,
+) -> bool:
+    """Make the default process group unless there is one.
+
+    Rank and world size come from the arguments or from torchrun's environment (RANK, WORLD_SIZE, MASTER_ADDR,
+    MASTER_PORT); the address defaults to this machine. A world of one rank needs no process group and gets none.
+
+    Args:
+        device_type: decides the backend; the accelerator's by default.
+        rank: of this process.
+        world_size: number of processes.
+        init_method: as for `torch.distributed.init_process_group`.
+        timeout: seconds after which a collective that does not complete is an error.
+
+    Returns:
+        Whether this call made the process group.
+
+    Raises:
+        RuntimeFault: the environment is inconsistent, the backend is missing, or the ranks cannot meet.
+    """
+    if dist.is_available() and dist.is_initialized():
+        return False
+    size = _number("WORLD_SIZE", world_size, 1)
+    own = _number("RANK", rank, 0)
+    if size <= 1:
+        return False
+    if not 0 <= own < size:
+        raise RuntimeFault(f"rank {own} is not within 0 to {size - 1}")
+    backend = backend_for(device_type or default_device_type())
+    address = os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29500")
+    if address in ("127.0.0.1", "localhost", "::1"):
+        # Otherwise gloo asks for the address of the host's name, which need not resolve.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform.startswith("linux") else "lo0")
+    try:
+        dist.init_process_group(
+            backend,
+            init_method=init_method or "env://",
+            rank=own,
+            world_size=size,
+            timeout=timedelta(seconds=timeout),
+        )
+    except (RuntimeError, ValueError) as error:
+        raise RuntimeFault(f"rank {own} of {size} cannot join the process group '{backend}': {error}") from None
+    return True
+
+
+def _number(variable: str, given: int | None, default: int) -> int:
+    if given is not None:
+        return given
+    text = os.environ.get(variable, str(default))
+    try:
+        return int(text)
+    except ValueError:
+        raise RuntimeFault(f"environment variable {variable}: expected a number, got: '{text}'") from None
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks that take part in a collective, as this rank sees them.
+
+    Positions count members by coordinate, first of the asked-for axes major. torch counts them by rank, which is the
+    same where the axes are in mesh order.
+
+    Attributes:
+        name: what ``_c10d_functional`` operators call it; empty for a group of one.
+        size: number of members.
+        position: this rank's.
+        order: torch's number of the member at each position; None where they are equal.
+    """
+
+    name: str
+    size: int
+    position: int
+    order: tuple[int, ...] | None = None
+
+
+def required_groups(program: Program) -> list[GroupKey]:
+    """Return the keys of all process groups that a Program's collectives need, in an order all ranks agree on."""
+    keys: set[GroupKey] = set()
+    for function in program.functions.values():
+        for op in function.ops:
+            if op.target in COLLECTIVES:
+                positions = op.kwargs.get("coordinates")
+                axes = program.mesh.in_mesh_order(_names(op.kwargs["axes"]))
+                keys.add((axes, None if positions is None else _positions(positions)))
+    return sorted(keys, key=lambda key: (key[0], key[1] or ()))
+
+
+def required_channels(program: Program) -> list[str]:
+    """Return the axes that a Program sends along, in an order all ranks agree on."""
+    axes = {
+        str(op.kwargs["axis"])
+        for function in program.functions.values()
+        for op in function.ops
+        if op.target in ("hp.send", "hp.recv")
+    }
+    return sorted(axes)
+
+
+def _names(axes: object) -> tuple[str, ...]:
+    assert isinstance(axes, tuple)
+    return tuple(str(axis) for axis in axes)
+
+
+def _positions(positions: object) -> tuple[int, ...]:
+    assert isinstance(positions, tuple)
+    return tuple(int(position) for position in positions)
+
+
+class RankMesh:
+    """A Program's mesh on this process's ranks: one process group per set of axes, made once, in one order everywhere.
+
+    Args:
+        mesh: of the Program. Its ranks are the default process group's; a mesh of one rank needs no process group.
+        device: of this rank; by default the accelerator numbered as `rank_device` says.
+        groups: keys of the groups to make, as `required_groups` gives them.
+        channels: axes to send along; each gets a group for sends to higher ranks and one for sends to lower ones, so
+            that two ranks that both send first do not block each other.
+
+    Raises:
+        RuntimeFault: the process group's size is not the mesh's, or there is none.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        device: torch.device | None = None,
+        *,
+        groups: Iterable[GroupKey] = (),
+        channels: Iterable[str] = (),
+    ):
+        self.mesh = mesh
+        self.distributed = dist.is_available() and dist.is_initialized()
+        world = dist.get_world_size() if self.distributed else 1
+        if world != mesh.size:
+            have = f"the process group has {world}" if self.distributed else "there is no process group"
+            hint = "" if self.distributed else f"; start {mesh.size} processes, for example with torchrun"
+            raise RuntimeFault(f"mesh {mesh} has {mesh.size} ranks but {have}{hint}")
+        self.rank = dist.get_rank() if self.distributed else 0
+        self.device = device if device is not None else rank_device()
+        self.backend = str(dist.get_backend()) if self.distributed else ""
+        self.coordinate = mesh.coordinate(self.rank)
+        self.device_mesh: DeviceMesh | None = None
+        self._process_groups: dict[GroupKey, dist.ProcessGroup] = {}
+        self._channels: dict[tuple[str, str], dist.ProcessGroup] = {}
+        self._groups: dict[tuple[tuple[str, ...], tuple[int, ...] | None], Group] = {}
+        if self.distributed:
+            self._make_groups(groups, channels)
+
+    def _make_groups(self, groups: Iterable[GroupKey], channels: Iterable[str]) -> None:
+        mesh = self.mesh
+        self.device_mesh = init_device_mesh(self.device.type, mesh.axis_sizes, mesh_dim_names=mesh.axis_names)
+        for axis in mesh.axis_names:
+            self._process_groups[(axis,), None] = self.device_mesh.get_group(axis)
+        for axes, positions in groups:
+            if (axes, positions) not in self._process_groups:
+                made = self._make_group(axes, positions)
+                if made is not None:
+                    self._process_groups[axes, positions] = made
+        for axis in channels:
+            for direction in ("up", "down"):
+                members = mesh.group(self.rank, (axis,))
+                self._channels[axis, direction] = dist.new_group(
+                    list(members), use_local_synchronization=True, group_desc=f"hpir {axis} {direction}"
+                )
+
+    def _make_group(self, axes: tuple[str, ...], positions: tuple[int, ...] | None) -> dist.ProcessGroup | None:
+        if positions is not None and self.coordinate[axes[0]] not in positions:
+            return None
+        members = self._members(axes, positions)
+        if len(members) == 1:
+            return None
+        if len(members) == self.mesh.size:
+            return dist.group.WORLD
+        group = dist.new_group(list(members), use_local_synchronization=True, group_desc=f"hpir {','.join(axes)}")
+        assert isinstance(group, dist.ProcessGroup)
+        return group
+
+    def _members(self, axes: Sequence[str], positions: tuple[int, ...] | None) -> tuple[int, ...]:
+        members = self.mesh.group(self.rank, axes)
+        return members if positions is None else tuple(members[position] for position in positions)
+
+    def group(self, axes: Sequence[str], positions: Sequence[int] | None = None) -> Group:
+        """Return this rank's group over `axes` (in the order asked for), or over some positions on one axis.
+
+        Raises:
+            RuntimeFault: this rank is not in it, or the Program did not declare it.
+        """
+        key = tuple(axes), None if positions is None else tuple(positions)
+        found = self._groups.get(key)
+        if found is None:
+            found = self._groups[key] = self._describe(*key)
+        return found
+
+    def _describe(self, axes: tuple[str, ...], positions: tuple[int, ...] | None) -> Group:
+        mesh = self.mesh
+        if positions is not None and self.coordinate[axes[0]] not in positions:
+            raise RuntimeFault(
+                f"rank {self.rank} is at position {self.coordinate[axes[0]]} of axis '{axes[0]}', "
+                f"which takes no part in a collective over positions {list(positions)}"
+            )
+        members = self._members(axes, positions)
+        position = members.index(self.rank)
+        if len(members) == 1:
+            return Group("", 1, 0)
+        process_group = self._process_groups.get((mesh.in_mesh_order(axes), positions))
+        if process_group is None:
+            raise RuntimeFault(f"no process group was made for mesh axes {list(axes)}")
+        ranked = sorted(members)
+        order = tuple(ranked.index(member) for member in members)
+        return Group(
+            process_group.group_name, len(members), position, None if order == tuple(range(len(order))) else order
+        )
+
+    def channel(self, axis: str, sender: int, receiver: int) -> dist.ProcessGroup:
+        """Return the process group for messages along `axis` from one rank to another."""
+        found = self._channels.get((axis, "up" if receiver > sender else "down"))
+        if found is None:
+            raise RuntimeFault(f"no process group was made for messages along mesh axis '{axis}'")
+        return found
+
+    def neighbour(self, axis: str, position: int) -> int:
+        """Return the rank at `position` on `axis`, all other coordinates being this rank's."""
+        return self.mesh.rank({**self.coordinate, axis: position})

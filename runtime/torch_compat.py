@@ -1,0 +1,94 @@
+"""What hpir needs of torch that is private or has moved between torch 2.11 and 2.13: the one place that knows."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Placement
+from torch.fx import GraphModule
+
+
+def accelerator_type() -> str | None:
+    """Return the type of the accelerator this torch can use here, such as ``cuda``, or None."""
+    if not torch.accelerator.is_available():
+        return None
+    found = torch.accelerator.current_accelerator()
+    return None if found is None else found.type
+
+
+def functional_collectives() -> Any:
+    """Return ``torch.ops._c10d_functional``, its operators registered."""
+    importlib.import_module("torch.distributed._functional_collectives")
+    return torch.ops._c10d_functional
+
+
+def strided_shard(dim: int, split_factor: int) -> Placement:
+    """Return the placement of a dim that `split_factor` later mesh dims have split before this one does."""
+    module = importlib.import_module("torch.distributed.tensor.placement_types")
+    return cast(Placement, module._StridedShard(dim, split_factor=split_factor))
+
+
+def tensor_spec(mesh: DeviceMesh, placements: Sequence[Placement], shape: Sequence[int], dtype: torch.dtype) -> Any:
+    """Return the specification of a DTensor of this global shape; to be used for many tensors."""
+    module = importlib.import_module("torch.distributed.tensor._dtensor_spec")
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    meta = module.TensorMeta(torch.Size(shape), tuple(reversed(strides)), dtype)
+    return module.DTensorSpec(mesh, tuple(placements), tensor_meta=meta)
+
+
+def make_dtensor(local: Tensor, spec: Any) -> DTensor:
+    """Return a DTensor around `local`, which it shares; no check, no communication, no autograd."""
+    return cast(DTensor, cast(Any, DTensor)(local, spec, requires_grad=False))
+
+
+def spec_of(tensor: DTensor) -> Any:
+    """Return a DTensor's specification."""
+    return tensor._spec
+
+
+def local_of(tensor: DTensor) -> Tensor:
+    """Return a DTensor's local tensor itself: no copy, no autograd."""
+    return tensor._local_tensor
+
+
+def replace_local(tensor: DTensor, local: Tensor) -> None:
+    """Make `local` a DTensor's local tensor; its shape must be the old one's."""
+    tensor._local_tensor = local
+
+
+def has_overlap(tensor: Tensor) -> bool:
+    """Tell whether two elements of `tensor` may share memory, as after ``expand``."""
+    return bool(torch._debug_has_internal_overlap(tensor))
+
+
+def compile_graph(graph_module: GraphModule, inputs: Sequence[Tensor]) -> Callable[[list[Tensor]], Sequence[Any]]:
+    """Compile a graph of functional ATen ops with Inductor.
+
+    Args:
+        graph_module: takes tensors, returns a tuple.
+        inputs: tensors (fake ones do) of the types and strides it will be called with.
+
+    Returns:
+        A function of a list of inputs, which it empties, to a sequence of outputs.
+    """
+    inductor = importlib.import_module("torch._inductor.compile_fx")
+    compiled = inductor.compile_fx(graph_module, list(inputs))
+    if getattr(compiled, "_boxed_call", False):
+        return cast(Callable[[list[Tensor]], Sequence[Any]], compiled)
+
+    def boxed(arguments: list[Tensor]) -> Sequence[Any]:
+        taken = tuple(arguments)
+        arguments.clear()
+        return cast(Sequence[Any], compiled(*taken))
+
+    return boxed
