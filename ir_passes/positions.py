@@ -23,7 +23,9 @@ class Positions:
     """
 
     def __init__(self, function: ir.Operation):
-        self._index: dict[ir.Operation, int] = {}
+        # By first result: an op's hash is that of its contents, which change, and which equal constants share.
+        self._index: dict[ir.Value, int] = {}
+        self._without_results: list[tuple[ir.Operation, int]] = []
         self._phases: list[str] = []
         phase = FORWARD
         for number, view in enumerate(body_of(function).operations):
@@ -33,7 +35,11 @@ class Positions:
             attributes = op.attributes
             if "hp.phase" in attributes:
                 phase = BACKWARD if str(attributes["hp.phase"]) == '"backward"' else FORWARD
-            self._index[op] = number
+            results = op.results
+            if len(results):
+                self._index[results[0]] = number
+            else:
+                self._without_results.append((op, number))
             self._phases.append(phase)
 
     def __len__(self) -> int:
@@ -41,11 +47,14 @@ class Positions:
 
     def of(self, op: ir.Operation) -> int:
         """Return the number of ops before `op`."""
-        return self._index[op.operation]
+        results = op.operation.results
+        if len(results):
+            return self._index[results[0]]
+        return next(number for other, number in self._without_results if other == op.operation)
 
     def phase(self, op: ir.Operation) -> str:
         """Return ``"forward"`` or ``"backward"``."""
-        return self._phases[self._index[op.operation]]
+        return self._phases[self.of(op)]
 
     def earlier(self, one: ir.Operation | None, other: ir.Operation | None) -> ir.Operation | None:
         """Return whichever of two ops stands first; None stands for none."""

@@ -61,7 +61,7 @@ class LowPrecision:
         self._builder = builder
         self._positions = positions
         self._dtype = dtype
-        self._narrowed: dict[ir.Operation, None] = {}
+        self._narrowed: dict[ir.Value, ir.Operation] = {}  # by result: an op's hash changes with its operands
         self._widened: list[ir.Operation] = []
         self._shared: dict[ir.Value, ir.Value] = {}
 
@@ -91,10 +91,9 @@ class LowPrecision:
             others: dict[str, list[Use]] = {}
             for use in uses_of(low):
                 op = use.op
-                if op in self._narrowed:
-                    continue
                 if operator_name(op) in CASTS and is_link(op):
-                    self._fold_cast(op, low)
+                    if op.results[0] not in self._narrowed:
+                        self._fold_cast(op, low)
                 elif (results := _view_results(op)) is not None:
                     for result, type_ in results:
                         self._retype(result, type_)
@@ -124,8 +123,9 @@ class LowPrecision:
             if type_ is not None and _is_other_float(result.type, self._dtype):
                 self._retype(result, type_)
                 wide = self._builder.cast(Site.after(op, self._carried(op)), result, type_.dtype)
-                result.replace_all_uses_except(wide, wide.owner)
-                self._widened.append(wide.owner)
+                made = wide.owner.operation
+                result.replace_all_uses_except(wide, made)
+                self._widened.append(made)
 
     def _narrow(self, value: ir.Value, user: ir.Operation) -> ir.Value:
         # One cast serves all operators of the phase that made the value (queries, keys, values); another phase makes
@@ -141,7 +141,7 @@ class LowPrecision:
         else:
             site = Site.after(owner, self._carried(owner))
         low = self._builder.cast(site, value, self._dtype)
-        self._narrowed[low.owner] = None
+        self._narrowed[low] = low.owner.operation
         if share:
             self._shared[value] = low
         return low
@@ -170,7 +170,7 @@ class LowPrecision:
         return FORWARD if isinstance(value.owner, ir.Block) else self._phase(value.owner)
 
     def _simplify(self) -> None:
-        for op in self._narrowed:
+        for op in self._narrowed.values():
             value = op.operands[0]
             if type_of(value).dtype != self._dtype:
                 source = self._widened_from(value)
