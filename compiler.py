@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -16,8 +16,10 @@ from .lowering.step_module import TrainFunction
 from .lowering.to_program import to_program
 from .plan import Plan
 from .runtime.program import Program
-from .runtime.step import Step
 from .runtime.trees import flatten_batch
+
+if TYPE_CHECKING:
+    from .runtime.step import Step
 
 
 def compile_program(
@@ -85,6 +87,9 @@ def compile(  # noqa: A001 - the public name is fixed
         PassError: a pass refuses the module.
         RuntimeFault: the mesh does not fit the process group, or the ranks' models differ.
     """
+    # Only here, so that compiling a Program elsewhere loads nothing of the runtime.
+    from .runtime.step import Step
+
     plan = _plan(plan)
     program, constants = _compiled_once(model, train_fn, batch, plan, batch_dims, allow)
     return Step(program, model, constants=constants, backend=backend, allow=allow, init=init)

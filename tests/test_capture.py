@@ -1,0 +1,260 @@
+"""What `hpir.export` refuses, and that it says where and why; what the captured module carries."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from models import BY_NAME
+from torch import Tensor, nn
+
+import hpir
+from hpir.dialect.signature import Signature, read_signature, step_functions
+
+X = torch.ones(8, 4)
+
+
+def signature_of(exported: Any) -> Signature:
+    return read_signature(next(step_functions(exported.module.operation)))
+
+
+def branch(model: nn.Module, x: Tensor) -> Tensor:
+    y = model(x)
+    if y.sum() > 0:  # here
+        y = y * 2
+    return y.mean()
+
+
+def change_parameter(model: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        model.weight.mul_(0.9)  # type: ignore[operator,union-attr]  # here
+    loss: Tensor = model(x).mean()
+    return loss
+
+
+def change_input(model: nn.Module, x: Tensor) -> Tensor:
+    x.mul_(2)  # here
+    loss: Tensor = model(x).mean()
+    return loss
+
+
+def say(model: nn.Module, x: Tensor) -> Tensor:
+    print("side effect")  # here
+    loss: Tensor = model(x).mean()
+    return loss
+
+
+def wrong_shape(model: nn.Module, x: Tensor) -> Tensor:
+    loss: Tensor = model(x.t()).mean()  # here
+    return loss
+
+
+def raises(model: nn.Module, x: Tensor) -> Tensor:
+    raise KeyError("nothing of that name")  # here
+
+
+def draws(model: nn.Module, x: Tensor) -> Tensor:
+    loss: Tensor = nn.functional.dropout(model(x), 0.5).mean()  # here
+    return loss
+
+
+def no_scalar(model: nn.Module, x: Tensor) -> Tensor:  # here
+    y: Tensor = model(x)
+    return y
+
+
+def no_tensor(model: nn.Module, x: Tensor) -> float:  # here
+    return 1.0
+
+
+def integer_loss(model: nn.Module, x: Tensor) -> Tensor:  # here
+    y: Tensor = model(x).argmax(-1).sum()
+    return y
+
+
+def no_gradient(model: nn.Module, x: Tensor) -> Tensor:  # here
+    return x.mean()
+
+
+def odd_output(model: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, float]]:  # here
+    return model(x).mean(), {"lr": 0.1}
+
+
+REFUSED: tuple[tuple[Callable[..., Any], str], ...] = (
+    (branch, "data-dependent branching"),
+    (change_parameter, "parameter 'weight' is changed in place"),
+    (change_input, "an input is changed in place"),
+    (say, "`print`"),
+    (wrong_shape, r"got \[4, 8\] X \[4, 4\]"),
+    (raises, "KeyError: 'nothing of that name'"),
+    (draws, "random operator"),
+    (no_scalar, r"expected the loss to have shape \[\] or \[1\], got: \[8, 4\]"),
+    (no_tensor, "returned a float, expected the loss as a tensor"),
+    (integer_loss, "expected the loss to be a floating tensor, got: torch.int64"),
+    (no_gradient, "does not depend on any trainable parameter"),
+    (odd_output, "output 'lr' is a float, expected a tensor"),
+)
+
+
+@pytest.mark.parametrize(("train", "message"), REFUSED, ids=lambda value: getattr(value, "__name__", ""))
+def test_what_cannot_be_captured_is_an_error_at_the_users_line(
+    train: Callable[..., Any], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines, first = inspect.getsourcelines(train)
+    line = first + next(number for number, text in enumerate(lines) if "# here" in text)
+    with pytest.raises(hpir.CaptureError, match=message) as error:
+        hpir.export(nn.Linear(4, 4), train, {"x": X.clone()})
+    assert str(error.value).startswith(f"{__file__}:{line}: ")
+    assert "\n" not in str(error.value)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def mean(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
+    loss: Tensor = model(x).mean() if y is None else (model(x) * y).mean()
+    return loss
+
+
+def test_a_python_value_among_the_inputs_is_refused_by_name() -> None:
+    with pytest.raises(hpir.CaptureError, match="input 'y' is a bool, expected a tensor"):
+        hpir.export(nn.Linear(4, 4), mean, {"x": X, "y": True})
+
+
+def test_inputs_with_other_row_counts_need_batch_dims() -> None:
+    batch = {"x": X, "y": torch.ones(1, 4)}
+    with pytest.raises(hpir.CaptureError, match=r"'x' has 8 rows .* but 'y' has 1: .*batch_dims=\{'y': None\}"):
+        hpir.export(nn.Linear(4, 4), mean, batch)
+    inputs = signature_of(hpir.export(nn.Linear(4, 4), mean, batch, batch_dims={"y": None})).with_role("input")
+    assert [(info.name, info.batch_dim) for info in inputs] == [("x", 0), ("y", None)]
+
+
+def test_batch_dims_of_an_unknown_input_names_the_nearest() -> None:
+    batch = {"tokens": X}
+    with pytest.raises(hpir.CaptureError, match="no input 'token', did you mean 'tokens'"):
+        hpir.export(nn.Linear(4, 4), lambda model, tokens: model(tokens).mean(), batch, batch_dims={"token": 0})
+
+
+def test_a_dtype_without_a_type_is_refused_by_name() -> None:
+    batch = {"x": X, "y": torch.zeros(8, dtype=torch.uint16)}
+    with pytest.raises(hpir.CaptureError, match="'y' has dtype uint16"):
+        hpir.export(nn.Linear(4, 4), lambda model, x, y: model(x).mean() + y.float().mean(), batch)
+
+
+def test_capture_leaves_the_model_as_it_was() -> None:
+    case = BY_NAME["convnet"]
+    model = case.model()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    hpir.export(model, case.train, case.data(4))
+    after = model.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_tied_parameter_is_one_argument_with_all_its_names_and_one_gradient() -> None:
+    case = BY_NAME["tied"]
+    signature = signature_of(hpir.export(case.model(), case.train, case.data(2)))
+    names = ("embed.weight", "head.weight")
+    assert [info.names for info in signature.with_role("param")].count(names) == 1
+    assert [info.names for info in signature.results_with_role("grad")].count(names) == 1
+
+
+def test_frozen_and_unused_parameters_have_no_gradient() -> None:
+    adapters = BY_NAME["adapters"]
+    signature = signature_of(hpir.export(adapters.model(), adapters.train, adapters.data(2)))
+    assert not any(name.startswith("encoder") for info in signature.results_with_role("grad") for name in info.names)
+    frozen = [info for info in signature.with_role("param") if info.name.startswith("encoder")]
+    assert frozen and not any(info.trainable for info in frozen)
+
+    unused = BY_NAME["unused"]
+    signature = signature_of(hpir.export(unused.model(), unused.train, unused.data(2)))
+    assert {info.name for info in signature.with_role("param")} >= {"forgotten.weight", "forgotten.bias"}
+    gradients = [info.name for info in signature.results_with_role("grad")]
+    assert gradients == ["first.weight", "first.bias", "last.weight", "last.bias"]
+    assert [info.name for info in signature.with_role("input")] == ["x", "ignored", "y"]
+
+
+def test_buffers_are_arguments_and_their_new_values_results() -> None:
+    case = BY_NAME["convnet"]
+    signature = signature_of(hpir.export(case.model(), case.train, case.data(4)))
+    assert {info.name for info in signature.with_role("buffer")} == {
+        info.name for info in signature.results_with_role("buffer")
+    }
+    rotary = BY_NAME["rotary"]
+    signature = signature_of(hpir.export(rotary.model(), rotary.train, rotary.data(2)))
+    assert [info.name for info in signature.with_role("buffer")] == ["cos", "sin"]
+    assert not signature.results_with_role("buffer")
+
+
+def test_ops_carry_module_phase_and_source_line() -> None:
+    case = BY_NAME["rotary"]
+    exported = hpir.export(case.model(), case.train, case.data(2))
+    modules: dict[str, set[str]] = {"forward": set(), "backward": set()}
+    function = next(step_functions(exported.module.operation))
+    for view in function.regions[0].blocks[0].operations:
+        op = view.operation
+        if op.name == "torch.aten.mm" or "attention" in str(op.attributes):
+            modules[op.attributes["hp.phase"].value].add(op.attributes["hp.module"].value)
+            assert "models.py" in str(op.location)
+    assert {"layers.0.qkv", "layers.1.out", "head"} <= modules["forward"]
+    assert {"layers.0.qkv", "layers.1.out", "head"} <= modules["backward"]
+
+
+class Constants(nn.Module):
+    """Tensors that are neither parameters nor buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(20))
+        self.large = torch.arange(20.0)
+        self.small = torch.tensor([0.1, float("inf"), -0.0, 1e-45])
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x * self.weight * self.large + torch.where(x[:, :4] > 2, self.small, 1.0).sum()
+        return y
+
+
+def test_large_constants_are_arguments_and_small_ones_exact_literals() -> None:
+    model, x = Constants(), torch.ones(2, 20)
+    exported = hpir.export(model, mean, {"x": x})
+    constants = signature_of(exported).with_role("constant")
+    assert [info.type.shape for info in constants] == [(20,)]
+    assert torch.equal(exported.state[constants[0].name], model.large)
+    assert "torch.vtensor.literal" in str(exported.module)
+    for value in (1.0, 3.0):
+        batch = {"x": torch.full((2, 20), value)}
+        result = hpir.simulate(hpir.compile_program(exported), exported.state, batch)
+        assert torch.equal(result.loss, model(batch["x"]).mean().detach())
+
+
+def test_a_model_on_the_meta_device_is_captured_without_memory() -> None:
+    model = nn.Linear(4, 4, device="meta")
+    exported = hpir.export(model, mean, {"x": X})
+    plain = hpir.export(nn.Linear(4, 4), mean, {"x": X})
+    assert exported.text().replace('"meta"', '"cpu"') == plain.text()
+
+
+def test_nested_inputs_have_dotted_paths_and_partials_are_bound() -> None:
+    def train(model: nn.Module, images: dict[str, Tensor], pair: list[Tensor], scale: float) -> Tensor:
+        loss: Tensor = (model(images["left"]) * pair[1]).mean() * scale
+        return loss
+
+    batch = {"images": {"left": X}, "pair": [X, X]}
+    exported = hpir.export(nn.Linear(4, 4), functools.partial(train, scale=2.0), batch)
+    assert [info.name for info in signature_of(exported).with_role("input")] == ["images.left", "pair.0", "pair.1"]
+    result = hpir.simulate(hpir.compile_program(exported), exported.state, batch)
+    model = nn.Linear(4, 4)
+    model.load_state_dict(exported.state)
+    assert torch.equal(result.loss, train(model, batch["images"], batch["pair"], 2.0).detach())  # type: ignore[arg-type]
+
+
+def test_saving_writes_what_parses_back(tmp_path: Any) -> None:
+    from hpir.dialect.parsing import parse_module_file
+
+    case = BY_NAME["rotary"]
+    exported = hpir.export(case.model(), case.train, case.data(2))
+    exported.save(tmp_path / "step.mlir")
+    assert str(parse_module_file(tmp_path / "step.mlir")) == str(exported.module)
+    assert [path.name for path in tmp_path.iterdir()] == ["step.mlir"]
