@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -151,7 +152,10 @@ def _quiet() -> Iterator[None]:
     try:
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)
-        yield
+        with warnings.catch_warnings():
+            # Python-side effects of a forward are left out of the step on purpose: the model stays untouched.
+            warnings.filterwarnings("ignore", message="While compiling, we found certain side effects")
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

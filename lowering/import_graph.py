@@ -84,6 +84,10 @@ def import_joint(joint: JointGraph, *, context: ir.Context | None = None) -> ir.
     context = context if context is not None else make_context()
     copy = GraphModule(joint.graph_module, joint.graph_module.graph)
     copy.graph.set_codegen(torch.fx.graph.CodeGen())
+    for node in copy.graph.nodes:
+        # The same step is the same IR on every machine: tensors are made on the device that runs it.
+        if node.op == "call_function" and "device" in node.kwargs:
+            node.kwargs = {key: value for key, value in node.kwargs.items() if key != "device"}
     _check_dtypes(copy, joint)
     with context, ir.Location.unknown():
         importer = FxImporter(context=context, hooks=_Hooks(), graph_node_importer_cls=_NodeImporter)
