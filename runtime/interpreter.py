@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeAlias
 
 import torch
@@ -163,12 +164,10 @@ class CompiledProgram:
 
     def _compile_operator(self, step: Step, slots: dict[int, int]) -> None:
         op, arguments = step.op, step.arguments
-        operator = resolve(op.target)
-        schema = operator._schema
-        self.mutates = self.mutates or bool(schema.is_mutable)
-        several = len(schema.returns) > 1 or [str(item.type) for item in schema.returns] == ["List[Tensor]"]
+        operator, returns, several, mutates = _operator(op.target)
+        self.mutates = self.mutates or mutates
         # A list of tensors is one value where the Program says that the result is no tensor.
-        step.single = not several or (len(schema.returns) == 1 and op.types == (None,))
+        step.single = not several or (returns == 1 and op.types == (None,))
         if any(_mentions(arg) for arg in op.kwargs.values()):
             names, values = tuple(op.kwargs), self._values(tuple(op.kwargs.values()), slots)
             step.evaluate = lambda env, rank, site: operator(
@@ -205,6 +204,15 @@ class CompiledProgram:
 
     def _constant(self, arg: Arg) -> Any:
         return materialize(arg, _no_value, self.device)
+
+
+@cache
+def _operator(target: str) -> tuple[Callable[..., Any], int, bool, bool]:
+    """Return an operator, its number of returns, whether it gives a sequence, and whether it changes an operand."""
+    operator = resolve(target)
+    returns = operator._schema.returns
+    several = len(returns) > 1 or [str(item.type) for item in returns] == ["List[Tensor]"]
+    return operator, len(returns), several, bool(operator._schema.is_mutable)
 
 
 def _mentions(arg: Arg) -> bool:

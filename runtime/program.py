@@ -217,7 +217,7 @@ class Program:
             encoded = json.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise RuntimeFault(f"{file}: cannot read a Program: {error.strerror or error}") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RuntimeFault(f"{file}: not a Program: {error}") from None
         if not isinstance(encoded, dict):
             raise RuntimeFault(f"{file}: not a Program: expected an object")
@@ -225,10 +225,14 @@ class Program:
         if version != SCHEMA_VERSION:
             raise RuntimeFault(f"{file}: schema version {version!r}, this hpir reads {SCHEMA_VERSION}")
         digest = encoded.pop("digest", None)
-        if digest != _digest(encoded):
+        try:
+            unchanged = digest == _digest(encoded)
+        except ValueError:  # A number that no Program has, such as NaN.
+            unchanged = False
+        if not unchanged:
             raise RuntimeFault(f"{file}: digest does not match: the file was changed or cut off after it was written")
         text_file = Path(path) / "program.mlir"
-        text = text_file.read_text(encoding="utf-8") if text_file.is_file() else ""
+        text = text_file.read_text(encoding="utf-8", errors="replace") if text_file.is_file() else ""
         try:
             program = replace(_decode_program(encoded), text=text)
         except _MalformedError as error:
@@ -245,6 +249,13 @@ class Program:
             RuntimeFault: the text starts with `where` and names function and op.
         """
         namespaces = {"aten", "prims", "_c10d_functional", *allow}
+        try:
+            self.mesh.sizes(self.data_axes)
+            self.mesh.sizes(() if self.pipeline_axis is None else (self.pipeline_axis,))
+        except PlanError as error:
+            raise RuntimeFault(f"{where}: {error}") from None
+        if self.reference is not None and self.reference not in self.functions:
+            raise RuntimeFault(f"{where}: reference: no function '{self.reference}'")
         for kind, names in (("train", self.train), ("evaluate", self.evaluate)):
             expected = self.mesh.axis_size(self.pipeline_axis) if self.pipeline_axis else 1
             if len(names) != expected:
@@ -253,7 +264,9 @@ class Program:
                 if name not in self.functions:
                     raise RuntimeFault(f"{where}: {kind}: no function '{name}'")
         for function in self.functions.values():
+            _validate_signature(function, self.mesh, where)
             _validate_function(function, self.functions, namespaces, where)
+        _validate_calls(self.functions, where)
 
 
 HP_TARGETS = frozenset(
@@ -280,6 +293,35 @@ COLLECTIVES = frozenset({"hp.all_gather", "hp.reduce_scatter", "hp.all_reduce", 
 
 # Operators of allowed namespaces that reach outside the tensors they are given.
 _REFUSED = frozenset({"aten.from_file", "aten._from_file", "aten.save", "aten.load"})
+
+
+def _validate_signature(function: Function, mesh: Mesh, where: str) -> None:
+    values: list[Argument | Result] = [*function.arguments, *function.results]
+    for value in values:
+        place, rank = f"{where}: {function.name}: '{value.name}'", len(value.type.shape)
+        if len(value.sharding) not in (0, rank) or len(value.full_shape) not in (0, rank):
+            raise RuntimeFault(f"{place}: sharding or full shape does not have {rank} dims")
+        if value.batch_dim is not None and not 0 <= value.batch_dim < rank:
+            raise RuntimeFault(f"{place}: expected batch_dim < {rank}, got: {value.batch_dim}")
+        try:
+            for axes in value.sharding:
+                mesh.sizes(axes)
+        except PlanError as error:
+            raise RuntimeFault(f"{place}: {error}") from None
+
+
+def _validate_calls(functions: Mapping[str, Function], where: str) -> None:
+    """Refuse functions that call each other in a circle."""
+    callees = {
+        name: {str(op.kwargs["function"]) for op in function.ops if op.target == "call"}
+        for name, function in functions.items()
+    }
+    while callees:
+        leaves = [name for name, called in callees.items() if not called & callees.keys()]
+        if not leaves:
+            raise RuntimeFault(f"{where}: functions call each other in a circle: {', '.join(sorted(callees))}")
+        for name in leaves:
+            del callees[name]
 
 
 def _validate_function(function: Function, functions: Mapping[str, Function], namespaces: set[str], where: str) -> None:
@@ -481,7 +523,7 @@ def _decode_argument(encoded: Any) -> Argument:
         role=str(encoded["role"]),
         names=_names(encoded["names"]),
         trainable=bool(encoded.get("trainable", False)),
-        batch_dim=encoded.get("batch_dim"),
+        batch_dim=_optional_int(encoded.get("batch_dim")),
         sharding=_sharding(encoded["sharding"]),
         full_shape=_shape(encoded["full_shape"]),
     )
@@ -507,10 +549,18 @@ def _decode_result(encoded: Any) -> Result:
         type=_tensor_type(encoded["type"]),
         role=str(encoded["role"]),
         names=_names(encoded["names"]),
-        batch_dim=encoded.get("batch_dim"),
+        batch_dim=_optional_int(encoded.get("batch_dim")),
         sharding=_sharding(encoded["sharding"]),
         full_shape=_shape(encoded["full_shape"]),
     )
+
+
+def _optional_int(encoded: Any) -> int | None:
+    return None if encoded is None else int(encoded)
+
+
+def _optional_str(encoded: Any) -> str | None:
+    return None if encoded is None else str(encoded)
 
 
 def _names(encoded: Any) -> tuple[str, ...]:
@@ -570,8 +620,8 @@ def _decode_program(encoded: Mapping[str, Any]) -> Program:
         functions=functions,
         train=tuple(map(str, encoded["train"])),
         evaluate=tuple(map(str, encoded["evaluate"])),
-        reference=encoded["reference"],
-        pipeline_axis=encoded["pipeline_axis"],
+        reference=_optional_str(encoded["reference"]),
+        pipeline_axis=_optional_str(encoded["pipeline_axis"]),
         seed=int(encoded["seed"]),
         output_tree=encoded["output_tree"],
     )
