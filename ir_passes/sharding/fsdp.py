@@ -16,7 +16,7 @@ from ...errors import PassError, nearest
 from ...mesh import Mesh
 from ..base import ModulePass
 from ..build import Builder
-from ..positions import Positions
+from ..phases import Phases
 from .gradient_reductions import GradientReductions
 from .parameter_gathers import insert_gathers
 from .parameter_plan import (
@@ -141,7 +141,7 @@ class HpFsdp(ModulePass):
             raise error_at(module, f"{self.name}: expected one step function, got: {len(functions)}", named=False)
         function = functions[0]
         signature = read_signature(function, mesh)
-        positions = Positions(function)
+        phases = Phases(function)
         check_axes_unused(function, axes, self.name)
         request = ShardingRequest(axes, self.units, self.ignore, self.param_dtype, self.name)
         plans = plan_parameters(function, signature, mesh, request)
@@ -149,13 +149,13 @@ class HpFsdp(ModulePass):
 
         builder = Builder(function, mesh_name, mesh)
         reduce = "sum" if signature.results_with_role("weight") else "avg"
-        GradientReductions(builder, positions, axes, reduce, self.reduce_dtype).insert(gradients)
+        GradientReductions(builder, phases, axes, reduce, self.reduce_dtype).insert(gradients)
         if self.param_dtype:
-            values = LowPrecision(builder, positions, self.param_dtype).insert(plans)
+            values = LowPrecision(builder, phases, self.param_dtype).insert(plans)
         else:
             arguments = body_of(function).arguments
             values = {plan.info.index: arguments[plan.info.index] for plan in plans}
-        insert_gathers(builder, plans, values, Positions(function), axes.shard, self.reshard_after_forward)
+        insert_gathers(builder, plans, values, phases, axes.shard, self.reshard_after_forward)
         write_signature(function, sharded_signature(signature, plans, gradients, axes, mesh), mesh_name, mesh)
         set_level(module, self.leaves)
 

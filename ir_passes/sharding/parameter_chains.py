@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from torch_mlir import ir
 
-from ..positions import BACKWARD, FORWARD, Positions
+from ..phases import BACKWARD, Phases, earlier
 
 VIEWS = frozenset(
     {
@@ -125,26 +125,25 @@ class ParameterUses:
     links: list[Link] = field(default_factory=list)
 
 
-def all_uses(value: ir.Value, positions: Positions) -> ParameterUses:
+def all_uses(value: ir.Value) -> ParameterUses:
     """Find the uses of a parameter's full value that one gather for both phases is to feed."""
     found = ParameterUses(forward=uses_of(value))
     for use in found.forward:
-        found.first_forward = positions.earlier(found.first_forward, use.op)
+        found.first_forward = earlier(found.first_forward, use.op)
     return found
 
 
-def uses_by_phase(value: ir.Value, positions: Positions) -> ParameterUses:
+def uses_by_phase(value: ir.Value, phases: Phases) -> ParameterUses:
     """Find the uses of a parameter's full value that a gather for each phase is to feed."""
     found = ParameterUses()
     direct: list[tuple[Use, Link | None]] = []
     queue: list[tuple[ir.Value, Link | None]] = [(value, None)]
     for current, parent in queue:  # grows on the way
         for use in uses_of(current):
-            # A value that is returned as it is was asked for by the forward: gradients are returned reduced.
-            if use.op.name != "func.return" and positions.phase(use.op) == BACKWARD:
+            if phases.of(use.op) == BACKWARD:
                 found.backward.append((use, current))
                 needed = found if parent is None else parent
-                needed.first_backward = positions.earlier(needed.first_backward, use.op)
+                needed.first_backward = earlier(needed.first_backward, use.op)
                 continue
             link = Link(use, parent) if is_link(use.op) else None
             if link is not None:
@@ -156,13 +155,13 @@ def uses_by_phase(value: ir.Value, positions: Positions) -> ParameterUses:
                 direct.append((use, link))
     for link in reversed(found.links):
         needed = found if link.parent is None else link.parent
-        needed.first_backward = positions.earlier(needed.first_backward, link.first_backward)
+        needed.first_backward = earlier(needed.first_backward, link.first_backward)
         if link.parent is not None:
             link.parent.forward |= link.forward
     for use, link in direct:
         if link is None or link.forward:
             found.forward.append(use)
-            found.first_forward = positions.earlier(found.first_forward, use.op)
+            found.first_forward = earlier(found.first_forward, use.op)
     return found
 
 
@@ -190,9 +189,3 @@ def feed(uses: ParameterUses, value: ir.Value, forward: ir.Value | None, backwar
     for link in reversed(uses.links):
         if not link.forward:
             link.use.op.erase()
-
-
-def gather_phase(uses: ParameterUses, positions: Positions) -> str:
-    """Return the phase of the gather that feeds `uses.forward`: the backward's where the forward has no use."""
-    first = uses.first_forward
-    return FORWARD if first is None or first.name == "func.return" else positions.phase(first)

@@ -9,8 +9,8 @@ from torch_mlir import ir
 
 from ...dialect.signature import body_of
 from ..build import Builder, Site
-from ..positions import BACKWARD, Positions
-from .parameter_chains import ParameterUses, all_uses, feed, gather_phase, uses_by_phase
+from ..phases import BACKWARD, Phases, earlier
+from .parameter_chains import ParameterUses, all_uses, feed, uses_by_phase
 from .parameter_plan import ParameterPlan
 from .uneven import trim
 from .units import ROOT
@@ -32,7 +32,7 @@ def insert_gathers(
     builder: Builder,
     plans: Sequence[ParameterPlan],
     values: Mapping[int, ir.Value],
-    positions: Positions,
+    phases: Phases,
     axes: Sequence[str],
     reshard_after_forward: bool,
 ) -> None:
@@ -42,7 +42,7 @@ def insert_gathers(
         builder: of the function.
         plans: all parameters; those that stay whole are passed over.
         values: argument number to the value that stands for the parameter: the argument or its cast at the entry.
-        positions: of the function as it is.
+        phases: of the function.
         axes: the axes that split parameters.
         reshard_after_forward: whether the backward gathers anew.
     """
@@ -51,16 +51,16 @@ def insert_gathers(
         if not plan.sharded:
             continue
         value = values[plan.info.index]
-        uses = uses_by_phase(value, positions) if reshard_after_forward else all_uses(value, positions)
+        uses = uses_by_phase(value, phases) if reshard_after_forward else all_uses(value)
         first = second = None
         if uses.first_forward is not None:
-            first = Gather(plan, value, gather_phase(uses, positions), uses.first_forward)
+            first = Gather(plan, value, phases.of(uses.first_forward), uses.first_forward)
         if uses.first_backward is not None:
             second = Gather(plan, value, BACKWARD, uses.first_backward)
         fed.append((value, uses, first, second))
     _make_local(builder, [plan for plan in plans if plan.sharded], values)
     gathers = [gather for _, _, *pair in fed for gather in pair if gather is not None]
-    _start(builder, gathers, positions, axes)
+    _start(builder, gathers, axes)
     for gather in gathers:
         _wait(builder, gather, axes)
     for value, uses, first, second in fed:
@@ -77,13 +77,13 @@ def _make_local(builder: Builder, plans: Sequence[ParameterPlan], values: Mappin
                 value.set_type(local.with_dtype(plan.compute_dtype).to_mlir())
 
 
-def _start(builder: Builder, gathers: Sequence[Gather], positions: Positions, axes: Sequence[str]) -> None:
+def _start(builder: Builder, gathers: Sequence[Gather], axes: Sequence[str]) -> None:
     # A unit's gathers start together, before whatever of it is used first; root parameters each on their own: the root
     # unit is not one stretch of the step (an embedding and a head, say).
     first: dict[tuple[str, str], ir.Operation | None] = {}
     for gather in gathers:
         key = (gather.phase, gather.plan.unit)
-        first[key] = positions.earlier(first.get(key), gather.use)
+        first[key] = earlier(first.get(key), gather.use)
     for gather in gathers:
         unit = gather.plan.unit
         together = gather.use if unit == ROOT else first[gather.phase, unit]

@@ -18,7 +18,7 @@ from torch_mlir import ir
 from ...dialect.signature import body_of
 from ...dialect.types import DTYPE_BYTES, FLOAT_DTYPES, TensorType, tensor_type
 from ..build import Builder, Site, type_of
-from ..positions import FORWARD, Positions
+from ..phases import FORWARD, Phases, earlier
 from .parameter_chains import CASTS, UNPACKING, VIEWS, Use, holds_tensors, is_link, operator_name, uses_of
 from .parameter_plan import ParameterPlan
 
@@ -53,13 +53,13 @@ class LowPrecision:
 
     Args:
         builder: of the function.
-        positions: of the function before anything was inserted; ops made since say their phase themselves.
+        phases: of the function.
         dtype: the low dtype, a real floating one.
     """
 
-    def __init__(self, builder: Builder, positions: Positions, dtype: str):
+    def __init__(self, builder: Builder, phases: Phases, dtype: str):
         self._builder = builder
-        self._positions = positions
+        self._phases = phases
         self._dtype = dtype
         self._narrowed: dict[ir.Value, ir.Operation] = {}  # by result: an op's hash changes with its operands
         self._widened: list[ir.Operation] = []
@@ -101,7 +101,7 @@ class LowPrecision:
                 elif _is_matmul(op):
                     self._lower(op)
                 else:
-                    others.setdefault(self._phase(op), []).append(use)
+                    others.setdefault(self._phases.of(op), []).append(use)
             for phase_uses in others.values():
                 self._widen_for(low, stored, phase_uses)
 
@@ -130,10 +130,10 @@ class LowPrecision:
     def _narrow(self, value: ir.Value, user: ir.Operation) -> ir.Value:
         # One cast serves all operators of the phase that made the value (queries, keys, values); another phase makes
         # its own, so that none is kept alive from the forward to the backward.
-        if value in self._shared and self._made_in(value) == self._phase(user):
+        if value in self._shared and self._made_in(value) == self._phases.of(user):
             return self._shared[value]
         owner = value.owner
-        share = self._made_in(value) == self._phase(user)
+        share = self._made_in(value) == self._phases.of(user)
         if not share:
             site = Site.before(user, self._carried(user))
         elif isinstance(owner, ir.Block):
@@ -149,25 +149,17 @@ class LowPrecision:
     def _widen_for(self, low: ir.Value, stored: str, uses: Sequence[Use]) -> None:
         first = uses[0].op
         for use in uses[1:]:
-            if use.op.is_before_in_block(first):
-                first = use.op
+            first = earlier(first, use.op) or first
         wide = self._builder.cast(Site.before(first, self._carried(first)), low, stored)
         for use in uses:
             use.feed(wide)
 
     def _carried(self, op: ir.Operation) -> dict[str, ir.Attribute]:
         carried = {name: op.attributes[name] for name in _CARRIED if name in op.attributes}
-        return {**carried, "hp.phase": ir.StringAttr.get(self._phase(op), op.context)}
-
-    def _phase(self, op: ir.Operation) -> str:
-        if op.name == "func.return":
-            return FORWARD
-        if "hp.phase" in op.attributes:
-            return str(ir.StringAttr(op.attributes["hp.phase"]).value)
-        return self._positions.phase(op)
+        return {**carried, "hp.phase": ir.StringAttr.get(self._phases.of(op), op.context)}
 
     def _made_in(self, value: ir.Value) -> str:
-        return FORWARD if isinstance(value.owner, ir.Block) else self._phase(value.owner)
+        return FORWARD if isinstance(value.owner, ir.Block) else self._phases.of(value.owner)
 
     def _simplify(self) -> None:
         for op in self._narrowed.values():
