@@ -18,10 +18,6 @@ class _BrokenError(Exception):
     """A constraint does not hold; the text is the message without the op's name."""
 
 
-class _UndeclaredError(Exception):
-    """An operand, result or attribute that the op declares is not there."""
-
-
 def _report(op: ir.Operation, text: str) -> bool:
     op.location.emit_error(f"'{op.name}' op {text}")
     return False
@@ -31,9 +27,6 @@ def _contract(check: Callable[[ir.Operation], None]) -> Callable[[ir.Operation],
     def verify(op: ir.Operation) -> bool:
         try:
             check(op)
-        except _UndeclaredError:
-            # MLIR calls this before it checks the op's declaration; that check comes next, and reports it.
-            return True
         except (_BrokenError, PlanError) as broken:
             return _report(op, str(broken))
         return True
@@ -43,20 +36,21 @@ def _contract(check: Callable[[ir.Operation], None]) -> Callable[[ir.Operation],
 
 
 def _attribute(op: ir.Operation, name: str) -> ir.Attribute:
+    # MLIR calls the verifiers here before it checks what the op declares, so that anything may be missing.
     if name not in op.attributes:
-        raise _UndeclaredError
+        raise _BrokenError(f'attribute "{name}" is expected but not provided')
     return op.attributes[name]
 
 
 def _operand_type(op: ir.Operation) -> ir.Type:
     if len(op.operands) == 0:
-        raise _UndeclaredError
+        raise _BrokenError("expects exactly 1 operands, but got 0")
     return op.operands[0].type
 
 
 def _result_type(op: ir.Operation) -> ir.Type:
     if len(op.results) == 0:
-        raise _UndeclaredError
+        raise _BrokenError("expects exactly 1 results, but got 0")
     return op.results[0].type
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from torch_mlir import ir
 from torch_mlir.dialects.ext import Dialect, Operand, Pure, Result
 
-from . import contracts
+from . import contracts, variadic
 
 
 class Hp(Dialect, name="hp"):
@@ -35,6 +35,20 @@ class ShardingAttr(Hp.Attribute, name="sharding"):
 
     mesh: ir.FlatSymbolRefAttr
     axes: ir.ArrayAttr
+
+
+class _VariadicOp(Hp.Operation):
+    # See variadic.py: operands and results may differ in type.
+    @classmethod
+    def _emit_operation(cls) -> None:
+        variadic.emit_operation(cls)
+
+    def verify_invariants(self) -> bool:
+        return self.verify_contract() and variadic.mark(type(self), self.operation)
+
+    def verify_region_invariants(self) -> bool:
+        variadic.unmark(self.operation)
+        return True
 
 
 class MeshOp(Hp.Operation, name="mesh"):
@@ -58,7 +72,7 @@ class MeshOp(Hp.Operation, name="mesh"):
         return contracts.verify_mesh(self.operation)
 
 
-class AllGatherOp(Hp.Operation, name="all_gather"):
+class AllGatherOp(_VariadicOp, name="all_gather"):
     """Start to concatenate each operand over the group along its dim; all members get the same values.
 
     - C1: at least one operand; operands are tensors; the future has one type per operand.
@@ -78,11 +92,11 @@ class AllGatherOp(Hp.Operation, name="all_gather"):
     dims: Any
     future: Result[Future]
 
-    def verify_invariants(self) -> bool:  # noqa: D102
+    def verify_contract(self) -> bool:  # noqa: D102
         return contracts.verify_all_gather(self.operation)
 
 
-class ReduceScatterOp(Hp.Operation, name="reduce_scatter"):
+class ReduceScatterOp(_VariadicOp, name="reduce_scatter"):
     """Start to reduce each operand elementwise over the group and give each member its piece along the dim.
 
     - C1: at least one operand; operands are tensors; the future has one type per operand.
@@ -104,11 +118,11 @@ class ReduceScatterOp(Hp.Operation, name="reduce_scatter"):
     reduce: ir.StringAttr
     future: Result[Future]
 
-    def verify_invariants(self) -> bool:  # noqa: D102
+    def verify_contract(self) -> bool:  # noqa: D102
         return contracts.verify_reduce_scatter(self.operation)
 
 
-class AllReduceOp(Hp.Operation, name="all_reduce"):
+class AllReduceOp(_VariadicOp, name="all_reduce"):
     """Start to reduce each operand elementwise over the group; all members get the same values.
 
     - C1: at least one operand; operands are tensors; the future has the operands' types.
@@ -129,11 +143,11 @@ class AllReduceOp(Hp.Operation, name="all_reduce"):
     reduce: ir.StringAttr
     future: Result[Future]
 
-    def verify_invariants(self) -> bool:  # noqa: D102
+    def verify_contract(self) -> bool:  # noqa: D102
         return contracts.verify_all_reduce(self.operation)
 
 
-class AllToAllOp(Hp.Operation, name="all_to_all"):
+class AllToAllOp(_VariadicOp, name="all_to_all"):
     """Start to split each operand along its split dim, send piece i to member i, and concatenate along the concat dim.
 
     - C1: at least one operand; operands are tensors; the future has one type per operand.
@@ -155,11 +169,11 @@ class AllToAllOp(Hp.Operation, name="all_to_all"):
     concat_dims: Any
     future: Result[Future]
 
-    def verify_invariants(self) -> bool:  # noqa: D102
+    def verify_contract(self) -> bool:  # noqa: D102
         return contracts.verify_all_to_all(self.operation)
 
 
-class BroadcastOp(Hp.Operation, name="broadcast"):
+class BroadcastOp(_VariadicOp, name="broadcast"):
     """Start to give every member of the group the value that the member at position `root` has.
 
     - C1: at least one operand; operands are tensors; the future has the operands' types.
@@ -180,11 +194,11 @@ class BroadcastOp(Hp.Operation, name="broadcast"):
     root: ir.IntegerAttr
     future: Result[Future]
 
-    def verify_invariants(self) -> bool:  # noqa: D102
+    def verify_contract(self) -> bool:  # noqa: D102
         return contracts.verify_broadcast(self.operation)
 
 
-class WaitOp(Hp.Operation, name="wait"):
+class WaitOp(_VariadicOp, name="wait"):
     """Wait for a future and give its tensors.
 
     - C1: the results have the future's types, in order.
@@ -197,7 +211,7 @@ class WaitOp(Hp.Operation, name="wait"):
     future: Operand[Future]
     values: Sequence[Result[Any]]
 
-    def verify_invariants(self) -> bool:  # noqa: D102
+    def verify_contract(self) -> bool:  # noqa: D102
         return contracts.verify_wait(self.operation)
 
 
@@ -228,7 +242,7 @@ class ShardSliceOp(Hp.Operation, name="shard_slice", traits=[Pure]):
         return contracts.verify_shard_slice(self.operation)
 
 
-class SendOp(Hp.Operation, name="send"):
+class SendOp(_VariadicOp, name="send"):
     """Start to send tensors to the rank at position `peer` on `axis`, all other coordinates being this rank's.
 
     A channel (an ordered pair of ranks) is FIFO. The runtime keeps the buffers and drains them at the end of the step.
@@ -247,7 +261,7 @@ class SendOp(Hp.Operation, name="send"):
     axis: ir.StringAttr
     peer: ir.IntegerAttr
 
-    def verify_invariants(self) -> bool:  # noqa: D102
+    def verify_contract(self) -> bool:  # noqa: D102
         return contracts.verify_send(self.operation)
 
 
@@ -298,7 +312,7 @@ class MicrobatchOp(Hp.Operation, name="microbatch", traits=[Pure]):
         return contracts.verify_microbatch(self.operation)
 
 
-class AccumulateOp(Hp.Operation, name="accumulate", traits=[Pure]):
+class AccumulateOp(_VariadicOp, name="accumulate", traits=[Pure]):
     """Add N values to N accumulators, pairwise; at run time in place, where nothing else reads the accumulator.
 
     Operands are the N accumulators, then the N values.
@@ -314,7 +328,7 @@ class AccumulateOp(Hp.Operation, name="accumulate", traits=[Pure]):
     inputs: Sequence[Operand[Any]]
     sums: Sequence[Result[Any]]
 
-    def verify_invariants(self) -> bool:  # noqa: D102
+    def verify_contract(self) -> bool:  # noqa: D102
         return contracts.verify_accumulate(self.operation)
 
 
