@@ -1,0 +1,16 @@
+// RUN: hp-opt %s | hp-opt - | filecheck %s
+// RUN: hp-opt %s --emit-bytecode | hp-opt - | filecheck %s
+
+// CHECK-LABEL: func.func @matrix(
+func.func @matrix(%n: !torch.int, %m: !torch.int) {
+  // CHECK: %0 = "hp.normal"(%arg0, %arg1) {stream = 3 : i64} : (!torch.int, !torch.int) -> !torch.vtensor<[2,?],bf16>
+  %0 = "hp.normal"(%n, %m) {stream = 3 : i64} : (!torch.int, !torch.int) -> !torch.vtensor<[2,?],bf16>
+  return
+}
+
+// CHECK-LABEL: func.func @scalar(
+func.func @scalar() {
+  // CHECK: %0 = "hp.normal"() {stream = 0 : i64} : () -> !torch.vtensor<[],f64>
+  %0 = "hp.normal"() {stream = 0 : i64} : () -> !torch.vtensor<[],f64>
+  return
+}
