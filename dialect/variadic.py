@@ -2,9 +2,9 @@
 
 IRDL, which defines our ops, gives each declared operand one constraint variable, and a variable stands for one type: a
 variadic operand is N values of the *same* type. So a variadic operand or result is declared as `RUNS` variadic ones,
-each of which takes a run of values of equal type. IRDL then wants to be told how many values each takes, in an attribute
-that would be long and say nothing; it is put on the op just before IRDL looks at it and taken off just after, by the two
-hooks that MLIR calls around that. The IR never shows it.
+each of which takes a run of values of equal type. IRDL then wants to be told how many values each takes, in an
+attribute that would be long and say nothing; it is put on the op just before IRDL looks at it and taken off just after,
+by the two hooks that MLIR calls around that. The IR never shows it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RUNS = 256
 _OPERAND_SIZES, _RESULT_SIZES = "operandSegmentSizes", "resultSegmentSizes"
 
 
-def emit_operation(cls: type[ext.Operation]) -> None:
+def emit_operation(cls: Any) -> None:
     """Emit the IRDL definition of an op, its variadic operands and results split into `RUNS` of them."""
     constraints = ext.ConstraintLoweringContext()
     operands, attributes, results, _ = ext.partition_fields(cls._fields)
@@ -49,12 +49,12 @@ def is_variadic(field: Any) -> bool:
 
 
 @cache
-def _variadic_sides(cls: type[ext.Operation]) -> tuple[bool, bool]:
+def _variadic_sides(cls: Any) -> tuple[bool, bool]:
     operands, _, results, _ = ext.partition_fields(cls._fields)
     return any(map(is_variadic, operands)), any(map(is_variadic, results))
 
 
-def mark(cls: type[ext.Operation], op: ir.Operation) -> bool:
+def mark(cls: type, op: ir.Operation) -> bool:
     """Tell IRDL how many values each of the declared operands and results takes; False if there are too many runs."""
     operands, results = _variadic_sides(cls)
     sides = ((operands, op.operands, _OPERAND_SIZES), (results, op.results, _RESULT_SIZES))
