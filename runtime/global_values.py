@@ -62,6 +62,8 @@ def check_state(
         RuntimeFault: a name is missing or unknown, a shape or dtype is another, or the names of one parameter have
             different values.
     """
+    if not isinstance(state, Mapping):
+        raise RuntimeFault(f"expected the state to be a mapping of tensors, got: {describe(state)}")
     arguments = {
         argument.name: argument
         for function in functions

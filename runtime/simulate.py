@@ -83,7 +83,7 @@ def simulate(
         >>> result = hpir.simulate(program, dict(model.state_dict()), {"ids": ids})
         >>> result.loss, result.grads["layers.0.up.weight"]
     """
-    simulation = _Simulation(program, step, torch.device(device), dtype, check_types)
+    simulation = _Simulation(program, step, _device(device), dtype, check_types)
     results = simulation.run("train", state, batch, observe)
     loss = results.loss()
     grads = results.collect("grad")
@@ -111,9 +111,16 @@ def simulate_evaluate(
     Returns:
         The loss and the extra outputs (None where there are none).
     """
-    simulation = _Simulation(program, step, torch.device(device), dtype, check_types)
+    simulation = _Simulation(program, step, _device(device), dtype, check_types)
     results = simulation.run("evaluate", state, batch, observe)
     return results.loss(), results.outputs()
+
+
+def _device(device: str | torch.device) -> torch.device:
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise RuntimeFault(f"no device '{device}': {str(error).splitlines()[0]}") from None
 
 
 def _returns(program: Program, kind: str, role: str) -> bool:
@@ -131,6 +138,8 @@ class _Simulation:
 
     def __post_init__(self) -> None:
         if self.dtype is not None:
+            if not self.dtype.is_floating_point:
+                raise RuntimeFault(f"expected a floating dtype to run in, got: {dtype_name(self.dtype)}")
             self.program = program_in_dtype(self.program, dtype_name(self.dtype))
         self.compiled = CompiledProgram(self.program, self.device)
 
