@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from hpir.mesh import Mesh, Sharding, local_shape, padded_shard_size
 from hpir.runtime.operators import tensor_type
 from hpir.runtime.program import Arg, Argument, Function, Named, Op, Program, Ref, Result, TensorType
 from hpir.runtime.simulate import SimulationResult, simulate
-from torch import Tensor
 
 
 def dtype(name: str) -> Named:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from program_builder import FunctionBuilder, by_position, on_ranks, program_of, run
+from torch import Tensor
+
 from hpir.errors import RuntimeFault
 from hpir.mesh import Mesh
 from hpir.runtime import collective_math
 from hpir.runtime.program import Ref, TensorType
 from hpir.runtime.simulate import simulate
-from program_builder import FunctionBuilder, by_position, on_ranks, program_of, run
-from torch import Tensor
 
 PAIR = Mesh.of({"dp": 2})
 SQUARE = Mesh.of({"dp": 2, "tp": 2})
