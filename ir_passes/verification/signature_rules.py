@@ -1,0 +1,161 @@
+"""Rules on a step function's signature, at every level before stages.
+
+- V4: every name of a parameter, buffer or constant is of one argument; so is every name of an input or size, and every
+  name of an output is of one result. Only parameters are trainable.
+- V5: one loss, floating, of shape [] or [1]; at most one weight, of shape [] or [1].
+- V6: a gradient has all names of a trainable parameter, its type and its sharding; no parameter has two. A frozen one
+  has none, and neither has one that the loss does not depend on; any other has one.
+- V7: a new buffer has all names of a buffer, its type and its sharding; no buffer has two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from torch_mlir import ir
+
+from ...dialect.signature import STATE_ROLES, Signature, ValueInfo, body_of, function_name, return_of
+from ...dialect.types import FLOAT_DTYPES, tensor_type
+from ...errors import nearest
+from .findings import Findings, place_in_model
+
+_CARRIES_GRADIENT = FLOAT_DTYPES | {"complex128", "complex64", "complex32"}
+
+
+def called(function: ir.Operation, side: str, info: ValueInfo) -> str:
+    """Return what messages call an argument or result: ``argument 0 of @joint ('up.weight')``."""
+    return f"{side} {info.index} of @{function_name(function)} ('{info.name}')"
+
+
+def check_signature(
+    function: ir.Operation, signature: Signature, findings: Findings, *, same_sharding: bool = True
+) -> None:
+    """Check the rules V4 to V7; the sharding of gradients and new buffers only where `same_sharding` says so."""
+    _check_names(function, signature, findings)
+    _check_loss(function, signature, findings)
+    _check_gradients(function, signature, findings, same_sharding)
+    _check_buffers(function, signature, findings, same_sharding)
+
+
+def _check_names(function: ir.Operation, signature: Signature, findings: Findings) -> None:
+    state = [info for info in signature.arguments if info.role in STATE_ROLES]
+    given = [info for info in signature.arguments if info.role not in STATE_ROLES]
+    for side, infos in (("argument", state), ("argument", given), ("result", signature.results_with_role("output"))):
+        owners: dict[str, int] = {}
+        for info in infos:
+            for name in info.names:
+                if owners.setdefault(name, info.index) != info.index or info.names.count(name) > 1:  # V4
+                    first = f"{side} {owners[name]}"
+                    findings.add(function, f"{called(function, side, info)}: name '{name}' is also that of {first}")
+    for info in signature.arguments:
+        if info.trainable and info.role != "param":  # V4
+            findings.add(function, f"{called(function, 'argument', info)} is a {info.role} and hp.trainable")
+
+
+def _check_loss(function: ir.Operation, signature: Signature, findings: Findings) -> None:
+    losses, weights = signature.results_with_role("loss"), signature.results_with_role("weight")
+    if len(losses) != 1:  # V5
+        findings.add(function, f"expected one result with role 'loss', got: {len(losses)}")
+    if len(weights) > 1:  # V5
+        findings.add(function, f"expected at most one result with role 'weight', got: {len(weights)}")
+    for info in (*losses, *weights):
+        if info.type.shape not in ((), (1,)):  # V5
+            where = called(function, "result", info)
+            findings.add(function, f"{where}: expected shape [] or [1], got: {info.type}")
+    for info in losses:
+        if info.type.dtype not in FLOAT_DTYPES:  # V5
+            where = called(function, "result", info)
+            findings.add(function, f"{where}: expected a floating tensor, got: {info.type}")
+
+
+def _check_gradients(function: ir.Operation, signature: Signature, findings: Findings, same_sharding: bool) -> None:
+    parameters = signature.with_role("param")
+    by_name = {name: info for info in parameters for name in info.names}
+    have: set[int] = set()
+    for gradient in signature.results_with_role("grad"):
+        where = called(function, "result", gradient)
+        parameter = _owner(function, gradient, ("a gradient", "parameter"), by_name, findings, same_sharding)
+        if parameter is None:
+            continue
+        if parameter.index in have:  # V6
+            findings.add(function, f"{where}: parameter '{parameter.name}' has another gradient")
+        have.add(parameter.index)
+        if not parameter.trainable:  # V6
+            findings.add(function, f"{where}: parameter '{parameter.name}' is frozen, expected no gradient")
+    missing = [info for info in parameters if info.trainable and info.index not in have]
+    if missing:
+        needed = _loss_depends_on(function, signature)
+        for info in missing:
+            if info.index in needed:  # V6
+                user = needed[info.index]
+                findings.add(
+                    function,
+                    f"parameter '{info.name}' is trainable and the loss depends on it, but it has no gradient",
+                    notes=[(user, f"'{info.name}' is used here{place_in_model(user)}")],
+                )
+
+
+def _check_buffers(function: ir.Operation, signature: Signature, findings: Findings, same_sharding: bool) -> None:
+    by_name = {name: info for info in signature.with_role("buffer") for name in info.names}
+    have: set[int] = set()
+    for new in signature.results_with_role("buffer"):
+        buffer = _owner(function, new, ("a new value", "buffer"), by_name, findings, same_sharding)
+        if buffer is None:
+            continue
+        if buffer.index in have:  # V7
+            findings.add(function, f"{called(function, 'result', new)}: buffer '{buffer.name}' has another new value")
+        have.add(buffer.index)
+
+
+def _owner(
+    function: ir.Operation,
+    result: ValueInfo,
+    roles: tuple[str, str],
+    by_name: Mapping[str, ValueInfo],
+    findings: Findings,
+    same_sharding: bool,
+) -> ValueInfo | None:
+    """Return the argument that a result is the gradient or new value of; what does not match is noted."""
+    what, role = roles
+    where = called(function, "result", result)
+    owner = by_name.get(result.name)
+    if owner is None:  # V6, V7
+        findings.add(function, f"{where}: {what} of no {role}{nearest(result.name, by_name)}")
+        return None
+    if result.names != owner.names:  # V6, V7
+        findings.add(function, f"{where}: expected names {_list(owner.names)}, got: {_list(result.names)}")
+    if result.type != owner.type:  # V6, V7
+        findings.add(function, f"{where}: expected the {role}'s type {owner.type}, got: {result.type}")
+    elif same_sharding and (result.sharding, result.full_shape) != (owner.sharding, owner.full_shape):  # V6, V7
+        findings.add(
+            function,
+            f"{where}: expected the {role}'s sharding {_spelled(owner)}, got: {_spelled(result)}",
+        )
+    return owner
+
+
+def _spelled(info: ValueInfo) -> str:
+    dims = "none" if info.sharding is None else str([list(axes) for axes in info.sharding])
+    return f"{dims} of {_list(info.full_shape)}"
+
+
+def _list(items: Iterable[object]) -> str:
+    return "[" + ", ".join("?" if item is None else str(item) for item in items) + "]"
+
+
+def _loss_depends_on(function: ir.Operation, signature: Signature) -> dict[int, ir.Operation]:
+    """Return the arguments that the loss depends on through tensors that can carry a gradient, with a user each."""
+    losses = {info.index for info in signature.results_with_role("loss")}
+    needed: dict[ir.Value, ir.Operation] = {}
+    end = return_of(function)
+    needed.update((value, end) for index, value in enumerate(end.operands) if index in losses)
+    for view in reversed(list(body_of(function).operations)):
+        op = view.operation
+        if any(result in needed and _may_carry_gradient(result.type) for result in op.results):
+            needed.update((operand, op) for operand in op.operands)
+    return {index: needed[value] for index, value in enumerate(body_of(function).arguments) if value in needed}
+
+
+def _may_carry_gradient(type_: ir.Type) -> bool:
+    parsed = tensor_type(type_)
+    return parsed.dtype in _CARRIES_GRADIENT if parsed is not None else "tensor" in str(type_)
