@@ -59,7 +59,7 @@ class Executable:
         namespace: dict[str, Any] = {"hp": ops}
         namespace.update((name, resolve(target)._op) for name, target in self._module.operators.items())
         for name in compiled:
-            namespace[self._module.functions[name]] = _Compiled(program, name, ops)
+            namespace[self._module.functions[name]] = _Compiled(program, name, ops, self.aliases[name].owned)
         exec(compile(self._module.text, self._file, "exec"), namespace)
         self._functions: dict[str, Callee] = {
             name: namespace[python_name] for name, python_name in self._module.functions.items()
@@ -100,8 +100,9 @@ def _calls(function: Function) -> bool:
 class _Compiled:
     """One function, compiled by Inductor when it is first called."""
 
-    def __init__(self, program: Program, name: str, ops: RankOps):
+    def __init__(self, program: Program, name: str, ops: RankOps, owned: Sequence[bool]):
         self._program = program
+        self._owned = owned
         self._function = program.functions[name]
         self._ops = ops
         self._compiled: Callee | None = None
@@ -116,7 +117,14 @@ class _Compiled:
         for position, argument in enumerate(arguments):
             if not argument.is_contiguous():
                 arguments[position] = argument.contiguous()
-        return self._compiled(arguments)
+        memory = {_memory(argument) for argument in arguments}
+        results = list(self._compiled(arguments))
+        # It may give one tensor for two equal results, or an argument for a result that equals it.
+        for position, (result, owned) in enumerate(zip(results, self._owned, strict=True)):
+            if owned and _memory(result) in memory:
+                results[position] = result.clone()
+            memory.add(_memory(result))
+        return results
 
     def _compile(self) -> Callee:
         graph_module = build_graph(self._program, self._function.name, self._ops)
@@ -133,3 +141,7 @@ class _Compiled:
             return torch_compat.compile_graph(graph_module, inputs)
         except OPERATOR_ERRORS as error:
             raise RuntimeFault(f"{self._function.name}: inductor cannot compile it: {error}") from None
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

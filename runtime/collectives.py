@@ -267,8 +267,8 @@ class RankOps:
 
     def abandon(self) -> None:
         """Wait for whatever is still on its way and forget it, failed or not: for use after an error."""
-        pending, self._pending = self._pending, set()
-        sends, self._sends = self._sends, []
+        pending, sends = self._pending, self._sends
+        self.forget()
         waits: list[Callable[[], object]] = []
         for future in pending:
             if future.works is None:
@@ -282,6 +282,10 @@ class RankOps:
             except RuntimeError as error:
                 if not dist.is_initialized():
                     raise RuntimeFault(f"the process group is gone: {error}") from None
+
+    def forget(self) -> None:
+        """Forget whatever is on its way without waiting."""
+        self._pending, self._sends = set(), []
 
 
 def _deferred(function: Callable[[Any], object], value: Any) -> Callable[[], object]:

@@ -280,6 +280,12 @@ class RankMesh:
             process_group.group_name, len(members), position, None if order == tuple(range(len(order))) else order
         )
 
+    def state_mesh(self, axes: Sequence[str]) -> DeviceMesh | None:
+        """Return the DeviceMesh over some axes, in mesh order; None without a process group or without axes."""
+        if self.device_mesh is None or not axes:
+            return None
+        return self.device_mesh if tuple(axes) == self.mesh.axis_names else self.device_mesh[tuple(axes)]
+
     def channel(self, axis: str, sender: int, receiver: int) -> dist.ProcessGroup:
         """Return the process group for messages along `axis` from one rank to another."""
         found = self._channels.get((axis, "up" if receiver > sender else "down"))

@@ -83,9 +83,8 @@ def compile_graph(graph_module: GraphModule, inputs: Sequence[Tensor]) -> Callab
     """
     inductor = importlib.import_module("torch._inductor.compile_fx")
     compiled = inductor.compile_fx(graph_module, list(inputs))
-    if getattr(compiled, "_boxed_call", False):
-        return cast(Callable[[list[Tensor]], Sequence[Any]], compiled)
 
+    # It takes positional arguments, whatever its `_boxed_call` says.
     def boxed(arguments: list[Tensor]) -> Sequence[Any]:
         taken = tuple(arguments)
         arguments.clear()

@@ -1,0 +1,284 @@
+"""`Step`: a Program running on this process's rank, around the live model."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..errors import RuntimeFault, nearest
+from .build import OPERATOR_ERRORS, Executable
+from .collectives import RankOps
+from .device import RankMesh, init_process_group, rank_device, required_channels, required_groups
+from .gradients import clip_gradients
+from .initialize import InitFunction
+from .operators import describe, torch_dtype
+from .program import Function, Program, Result
+from .random import RandomContext
+from .state import ModelState
+from .trees import build_outputs, flatten_batch
+
+
+class Step:
+    """A compiled training step on this rank. Make it on every rank; it replaces the model's parameters in place.
+
+    Args:
+        program: what to run; the same on every rank.
+        model: the live model the Program was compiled from. With a process group its parameters become DTensors on the
+            Program's mesh; parameters on the meta device are initialised shard by shard.
+        constants: the Program's tensor constants by name.
+        backend: "eager" runs the generated torch code, "inductor" compiles it.
+        allow: custom-op namespaces that the Program may call.
+        init: called with each module that owns parameters on the meta device, in place of its own
+            ``reset_parameters``.
+        device: to run on; by default what the process group's backend is for, or else where the model is.
+
+    Attributes:
+        program: the Program.
+        model: the model.
+        steps: number of training steps run, which random streams depend on; set it when training is resumed.
+
+    Raises:
+        RuntimeFault: the mesh does not fit the process group, the Program or the model differs between ranks, or the
+            model is not the Program's.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        model: nn.Module,
+        *,
+        constants: Mapping[str, Tensor] | None = None,
+        backend: str = "eager",
+        allow: Iterable[str] = (),
+        init: InitFunction | None = None,
+        device: torch.device | None = None,
+    ):
+        program.validate(allow=allow)
+        if program.mesh.size > 1:
+            init_process_group(device.type if device is not None else None)
+        device = device if device is not None else _device_for(model)
+        compare_digests(program, device)
+        self.program = program
+        self.model = model
+        self.steps = 0
+        self._ranks = RankMesh(
+            program.mesh, device, groups=required_groups(program), channels=required_channels(program)
+        )
+        rank = self._ranks.rank
+        train, evaluate = program.entry(rank, "train"), program.entry(rank, "evaluate")
+        self._ops = RankOps(self._ranks)
+        names = dict.fromkeys((train.name, evaluate.name))
+        self._executable = Executable(program, names, self._ops, backend)
+        self._state = ModelState(program, (train, evaluate), model, self._ranks, constants=constants, init=init)
+        self._data_coordinate = program.mesh.position(rank, program.data_axes)
+        self._train = self._entry(train)
+        self._evaluate = self._entry(evaluate)
+
+    def _entry(self, function: Function) -> _Entry:
+        return _Entry(function, self._state, self._executable.aliases[function.name].owned)
+
+    def __call__(self, **batch: Any) -> Tensor:
+        """Run forward and backward on one batch; gradients are added to ``.grad`` of the parameters.
+
+        Args:
+            batch: this data rank's whole batch, as compiled for.
+
+        Returns:
+            The loss over all ranks, a plain tensor of shape [].
+
+        Raises:
+            RuntimeFault: the batch is not what was compiled for, or an operator fails; the text names rank, function
+                and op. The step can be called again.
+        """
+        with self._quiet():
+            results = self._run(self._train, batch)
+            gradients, buffers = [], {}
+            for result, value, owned in results:
+                if result.role == "grad":
+                    gradients.append((result.name, value, owned))
+                elif result.role == "buffer":
+                    buffers[result.name] = value if owned else value.clone()
+            self._state.add_gradients(gradients)
+            self._state.set_buffers(buffers)
+        self.steps += 1
+        return _loss(results)
+
+    def evaluate(self, **batch: Any) -> tuple[Tensor, Any]:
+        """Run forward only; nothing is changed.
+
+        Args:
+            batch: this data rank's whole batch, as compiled for.
+
+        Returns:
+            The loss over all ranks, and what else the step function returned, over the global batch (None for nothing).
+
+        Raises:
+            RuntimeFault: as for a call.
+        """
+        with self._quiet():
+            results = self._run(self._evaluate, batch)
+            outputs = {name: value for result, value, _ in results if result.role == "output" for name in result.names}
+        return _loss(results), build_outputs(self.program.output_tree, outputs)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the model's parameters, each once: DTensors where there is a process group."""
+        return self.model.parameters()
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the model's parameters with their names, each once."""
+        return self.model.named_parameters()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return parameters and persistent buffers by the whole model's names; they share memory with the model."""
+        return self.model.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Copy parameters and buffers from `state` into the model.
+
+        Args:
+            state: by the whole model's names; DTensors, or plain tensors of the whole shape, the same on every rank.
+            strict: names that are missing or unknown are errors.
+
+        Raises:
+            RuntimeFault: they are, or a value has another shape.
+        """
+        self._state.load(state, strict=strict)
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
+        """Scale gradients so that the norm of the whole model's, over all ranks, is at most `max_norm`.
+
+        Args:
+            max_norm: the largest norm left as it is.
+            norm_type: p of the p-norm; ``inf`` for the largest magnitude.
+            error_if_nonfinite: refuse a norm that is infinite or not a number.
+
+        Returns:
+            The norm before, a plain tensor that is equal on all ranks.
+
+        Raises:
+            RuntimeFault: the norm is refused.
+        """
+        with self._quiet():
+            shards = list(self._state.parameters.values())
+            return clip_gradients(shards, self._ranks, max_norm, norm_type, error_if_nonfinite=error_if_nonfinite)
+
+    @property
+    def code(self) -> str:
+        """The Python code this rank runs; `hpir.runtime.python_text.to_python` writes it for people."""
+        return self._executable.text
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Switch off what would change what the recorded operators do: gradient recording and autocast."""
+        with torch.no_grad(), contextlib.ExitStack() as stack:
+            for kind in {"cpu", self._ranks.device.type}:
+                if torch.is_autocast_enabled(kind):
+                    stack.enter_context(torch.autocast(kind, enabled=False))
+            yield
+
+    def _run(self, entry: _Entry, batch: Mapping[str, Any]) -> Sequence[tuple[Result, Tensor, bool]]:
+        rank = self._ranks.rank
+        arguments = entry.read(entry.inputs(batch, self._ranks.device, rank))
+        self._ops.random = RandomContext(self.program.seed, self.steps, 0, self._data_coordinate)
+        place = fault = ""
+        values: Sequence[Tensor] | None = None
+        try:
+            values = self._executable.run(entry.function.name, arguments)
+            self._ops.drain()
+        except RuntimeFault as error:
+            place, fault = self._executable.place(error.__traceback__), str(error)
+        except OPERATOR_ERRORS as error:
+            place, fault = self._executable.place(error.__traceback__), str(error) or type(error).__name__
+            # The frames hold the values of the step; the message does not need them.
+            traceback.clear_frames(error.__traceback__)
+        finally:
+            if fault:
+                self._ops.abandon()
+            elif values is None:
+                # Interrupted by the user: no waiting.
+                self._ops.forget()
+        if values is None or fault:
+            raise RuntimeFault(f"rank {rank}: {place or entry.function.name}: {fault}")
+        return list(zip(entry.function.results, values, entry.owned, strict=True))
+
+
+class _Entry:
+    """A function that a rank enters, with what reads its arguments."""
+
+    def __init__(self, function: Function, state: ModelState, owned: Sequence[bool]):
+        self.function = function
+        self.read = state.reader(function)
+        self.owned = owned
+        self._expected = {
+            argument.name: (argument.type.shape, torch_dtype(argument.type.dtype), argument)
+            for argument in function.arguments
+            if argument.role == "input"
+        }
+
+    def inputs(self, batch: Mapping[str, Any], device: torch.device, rank: int) -> dict[str, Tensor]:
+        """Return the leaves of a batch by name, checked."""
+        leaves = flatten_batch(batch)
+        for name, leaf in leaves.items():
+            expected = self._expected.get(name)
+            if expected is None:
+                hint = nearest(name, self._expected)
+                raise RuntimeFault(f"rank {rank}: unexpected input '{name}': the step was compiled without it{hint}")
+            shape, dtype, argument = expected
+            if not isinstance(leaf, Tensor) or leaf.dtype != dtype or not _fits(tuple(leaf.shape), shape):
+                raise RuntimeFault(
+                    f"rank {rank}: input '{name}': the step was compiled for {argument.type}, got: {describe(leaf)}"
+                )
+            if leaf.device != device:
+                raise RuntimeFault(
+                    f"rank {rank}: input '{name}' is on device '{leaf.device}', the step runs on '{device}'"
+                )
+        for name, (_, _, argument) in self._expected.items():
+            if name not in leaves:
+                raise RuntimeFault(f"rank {rank}: missing input '{name}' of type {argument.type}")
+        return leaves
+
+
+def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
+    return shape == expected or (
+        len(shape) == len(expected)
+        and all(want is None or size == want for size, want in zip(shape, expected, strict=True))
+    )
+
+
+def _loss(results: Iterable[tuple[Result, Tensor, bool]]) -> Tensor:
+    return next(value for result, value, _ in results if result.role == "loss")
+
+
+def _device_for(model: nn.Module) -> torch.device:
+    if dist.is_available() and dist.is_initialized():
+        return rank_device("cpu" if dist.get_backend() == "gloo" else None)
+    for tensor in (*model.parameters(), *model.buffers()):
+        if not tensor.is_meta:
+            return tensor.device
+    return rank_device()
+
+
+def compare_digests(program: Program, device: torch.device) -> None:
+    """Check that all ranks have the same Program.
+
+    Raises:
+        RuntimeFault: they do not; the text names ranks.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return
+    own = torch.tensor(list(bytes.fromhex(program.digest)), dtype=torch.uint8, device=device)
+    rows = own.new_empty((dist.get_world_size() * own.numel(),))
+    dist.all_gather_into_tensor(rows, own)
+    digests = [bytes(row).hex() for row in rows.view(-1, own.numel()).cpu().tolist()]
+    others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if others:
+        raise RuntimeFault(
+            f"ranks have different Programs: rank 0 has {digests[0][:12]}, "
+            + ", ".join(f"rank {rank} has {digests[rank][:12]}" for rank in others[:8])
+        )
