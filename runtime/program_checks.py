@@ -1,0 +1,95 @@
+"""Whether a Program is well formed: values, calls, axes, and operators that are on the allow-list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..errors import PlanError, RuntimeFault
+from ..mesh import Mesh
+from .program import HP_TARGETS, Argument, Function, Program, Result
+
+# Operators of allowed namespaces that reach outside the tensors they are given.
+_REFUSED = frozenset({"aten.from_file", "aten._from_file", "aten.save", "aten.load"})
+
+
+def check_program(program: Program, allow: Iterable[str], where: str) -> None:
+    """Check a Program; see `Program.validate`."""
+    namespaces = {"aten", "prims", "_c10d_functional", *allow}
+    try:
+        program.mesh.sizes(program.data_axes)
+        program.mesh.sizes(() if program.pipeline_axis is None else (program.pipeline_axis,))
+    except PlanError as error:
+        raise RuntimeFault(f"{where}: {error}") from None
+    if program.reference is not None and program.reference not in program.functions:
+        raise RuntimeFault(f"{where}: reference: no function '{program.reference}'")
+    for kind, names in (("train", program.train), ("evaluate", program.evaluate)):
+        expected = program.mesh.axis_size(program.pipeline_axis) if program.pipeline_axis else 1
+        if len(names) != expected:
+            raise RuntimeFault(f"{where}: {kind}: expected {expected} functions, got: {len(names)}")
+        for name in names:
+            if name not in program.functions:
+                raise RuntimeFault(f"{where}: {kind}: no function '{name}'")
+    for function in program.functions.values():
+        _validate_signature(function, program.mesh, where)
+        _validate_function(function, program.functions, namespaces, where)
+    _validate_calls(program.functions, where)
+
+
+def _validate_signature(function: Function, mesh: Mesh, where: str) -> None:
+    values: list[Argument | Result] = [*function.arguments, *function.results]
+    for value in values:
+        place, rank = f"{where}: {function.name}: '{value.name}'", len(value.type.shape)
+        if len(value.sharding) not in (0, rank) or len(value.full_shape) not in (0, rank):
+            raise RuntimeFault(f"{place}: sharding or full shape does not have {rank} dims")
+        if value.batch_dim is not None and not 0 <= value.batch_dim < rank:
+            raise RuntimeFault(f"{place}: expected batch_dim < {rank}, got: {value.batch_dim}")
+        try:
+            for axes in value.sharding:
+                mesh.sizes(axes)
+        except PlanError as error:
+            raise RuntimeFault(f"{place}: {error}") from None
+
+
+def _validate_calls(functions: Mapping[str, Function], where: str) -> None:
+    """Refuse functions that call each other in a circle."""
+    callees = {
+        name: {str(op.kwargs["function"]) for op in function.ops if op.target == "call"}
+        for name, function in functions.items()
+    }
+    while callees:
+        leaves = [name for name, called in callees.items() if not called & callees.keys()]
+        if not leaves:
+            raise RuntimeFault(f"{where}: functions call each other in a circle: {', '.join(sorted(callees))}")
+        for name in leaves:
+            del callees[name]
+
+
+def _validate_function(function: Function, functions: Mapping[str, Function], namespaces: set[str], where: str) -> None:
+    defined = len(function.arguments)
+    seen = set(range(defined))
+    for number, op in enumerate(function.ops):
+        place = f"{where}: {function.name}: op {number} '{op.target}'"
+        for operand in op.operands():
+            if operand not in seen:
+                raise RuntimeFault(f"{place}: value {operand} is used before it is defined")
+        for value in op.results:
+            if value in seen:
+                raise RuntimeFault(f"{place}: value {value} is defined twice")
+            seen.add(value)
+        if len(op.types) != len(op.results):
+            raise RuntimeFault(f"{place}: {len(op.results)} results but {len(op.types)} types")
+        if op.target == "call":
+            callee = functions.get(str(op.kwargs.get("function")))
+            if callee is None:
+                raise RuntimeFault(f"{place}: no function '{op.kwargs.get('function')}'")
+            if len(op.args) != len(callee.arguments) or len(op.results) != len(callee.results):
+                raise RuntimeFault(f"{place}: operands or results do not match '{callee.name}'")
+        elif op.target != "literal" and op.target not in HP_TARGETS:
+            parts = op.target.split(".")
+            if len(parts) != 3 or parts[0] not in namespaces or ".".join(parts[:2]) in _REFUSED:
+                raise RuntimeFault(
+                    f"{place}: operator is not on the allow-list; name its namespace in allow=[...] if you trust it"
+                )
+    for result in function.results:
+        if result.value not in seen:
+            raise RuntimeFault(f"{where}: {function.name}: result '{result.name}' is never defined")
