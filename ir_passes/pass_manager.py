@@ -117,14 +117,14 @@ class PassRunner:
         Raises:
             PassError: MLIR knows no such pass or refuses its options.
         """
-        self._failure: HpirError | None = None
+        self._failures: list[IRError] = []
         self._context = context
         self._manager = PassManager("builtin.module", context)
         for pass_ in passes:
             if isinstance(pass_, PipelineItem):
                 _add_mlir_pass(self._manager, pass_)
             else:
-                self._manager.add(self._guarded(pass_), pass_.name, argument=spell_pass(pass_))
+                self._manager.add(_guarded(pass_, self._failures), pass_.name, argument=spell_pass(pass_))
         if instrumentation is None:
             return
         if instrumentation.print_before_all or instrumentation.print_after_all:
@@ -147,33 +147,38 @@ class PassRunner:
         """
         if module.name != "builtin.module":
             raise error_at(module, f"passes run on a builtin.module, got: '{module.name}'", named=False)
-        self._failure = None
+        self._failures.clear()
         with mlir_errors(self._context):
             try:
                 self._manager.run(module)
             except ir.MLIRError:
-                if self._failure is None:
+                if not self._failures:
                     raise
-        if self._failure is not None:
-            raise self._failure
+        if self._failures:
+            raise self._failures.pop()
 
-    def _guarded(self, pass_: ModulePass) -> Callable[[ir.Operation, _ExternalPass], None]:
-        """Wrap a pass for MLIR: its error is kept and raised outside, since it must not unwind through C++."""
 
-        def run(op: ir.Operation, handle: _ExternalPass) -> None:
-            try:
-                with op.context:
-                    pass_.run(op)
-            except IRError as error:
-                self._failure = error
-            except HpirError as error:
-                self._failure = error_at(op, f"{pass_.name}: {error}", named=False)
-                self._failure.__cause__ = error
-            else:
-                return
-            handle.signal_pass_failure()
+def _guarded(pass_: ModulePass, failures: list[IRError]) -> Callable[[ir.Operation, _ExternalPass], None]:
+    """Wrap a pass for MLIR: its error is kept and raised outside, since it must not unwind through C++.
 
-        return run
+    The wrapper holds no reference to the pass manager, which would never be freed then: it prints its timing when it is.
+    """
+
+    def run(op: ir.Operation, handle: _ExternalPass) -> None:
+        try:
+            with op.context:
+                pass_.run(op)
+        except IRError as error:
+            failures.append(error)
+        except HpirError as error:
+            located = error_at(op, f"{pass_.name}: {error}", named=False)
+            located.__cause__ = error
+            failures.append(located)
+        else:
+            return
+        handle.signal_pass_failure()
+
+    return run
 
 
 def _add_mlir_pass(manager: PassManager, item: PipelineItem) -> None:
