@@ -161,7 +161,7 @@ class PassRunner:
 def _guarded(pass_: ModulePass, failures: list[IRError]) -> Callable[[ir.Operation, _ExternalPass], None]:
     """Wrap a pass for MLIR: its error is kept and raised outside, since it must not unwind through C++.
 
-    The wrapper holds no reference to the pass manager, which would never be freed then: it prints its timing when it is.
+    The wrapper holds no reference to the pass manager, which would never be freed then: freed, it prints its timing.
     """
 
     def run(op: ir.Operation, handle: _ExternalPass) -> None:
