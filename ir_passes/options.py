@@ -14,6 +14,7 @@ from .base import AnyPass
 from .pipeline_text import OptionText, PipelineItem, parse_options, quote, split_list, unquote
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+_PLACEHOLDERS = {bool: "true|false", int: "integer", float: "number", str: "text", tuple: "list"}
 _KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "text", tuple: "a comma-separated list"}
 
 
@@ -39,14 +40,14 @@ def option_types(cls: type[AnyPass]) -> dict[str, type]:
 
 
 def describe_options(cls: type[AnyPass]) -> list[str]:
-    """Return each option as in a pipeline: ``axes=<a comma-separated list>``, with its default where it has one."""
+    """Return each option as in a pipeline, such as ``axes=<list>``, with its default where it has one."""
     kinds = option_types(cls)
     described = []
     for field in fields(cls):
-        kind = kinds[field.name]
         default = default_text(field)
-        text = option_name(field) + ("" if kind is bool and default == "false" else f"=<{_KINDS[kind]}>")
-        described.append(text + (f" (default: {default})" if default and kind is not bool else ""))
+        is_switch = kinds[field.name] is bool and default == "false"
+        text = option_name(field) + ("" if is_switch else f"=<{_PLACEHOLDERS[kinds[field.name]]}>")
+        described.append(text + (f" (default: {default})" if default and not is_switch else ""))
     return described
 
 

@@ -6,7 +6,7 @@
 
 // CHECK:      --hp-set-mesh
 // CHECK-NEXT:     Name the ranks a module runs on, as a grid of named axes.
-// CHECK-NEXT:       axes=<a comma-separated list>
+// CHECK-NEXT:       axes=<list>
 // CHECK:      --hp-simplify
 // CHECK:      --hp-fsdp
 // CHECK:      --hp-verify-level
