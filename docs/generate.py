@@ -38,13 +38,13 @@ _ATTRIBUTES: dict[str, list[tuple[str, str, str]]] = {
         (
             "`hp.role`",
             '`"param"`, `"buffer"`, `"input"`, `"size"` or `"constant"`',
-            "what is passed: state of the model, a leaf of the batch, a dynamic size, or a tensor constant too large to be "
-            "a literal",
+            "what is passed: state of the model, a leaf of the batch, a dynamic size, or a tensor constant too large "
+            "to be a literal",
         ),
         (
             "`hp.fqn`",
             "list of strings",
-            "names in the model of a parameter, buffer or constant; a tied parameter is one argument with all its names",
+            "names in the model of a parameter, buffer or constant; a tied parameter is one argument that has them all",
         ),
         ("`hp.trainable`", "unit", "the parameter gets a gradient, where the loss depends on it"),
         ("`hp.name`", "string", 'path of an input in the batch, such as `"batch.ids"`'),
@@ -117,8 +117,8 @@ def pass_reference() -> str:
 def _attribute_tables() -> list[str]:
     parts = [
         "## Attributes",
-        "What a module, the arguments and results of its step functions, and single ops say of themselves. MLIR's passes "
-        "keep and print these attributes.",
+        "What a module, the arguments and results of its step functions, and single ops say of themselves. MLIR's "
+        "passes keep and print these attributes.",
     ]
     for heading, rows in _ATTRIBUTES.items():
         parts += [heading, _table(("attribute", "value", "meaning"), rows)]
