@@ -150,9 +150,11 @@ def plan_gradients(
     for result in signature.results_with_role("grad"):
         plan = by_name.get(result.name)
         if plan is None:
-            raise error_at(function, f"result {result.index} is the gradient of no parameter: '{result.name}'")
+            raise error_at(
+                function, f"{pass_name}: result {result.index} is the gradient of no parameter: '{result.name}'"
+            )
         if plan.info.index in seen:
-            raise error_at(returned, f"returns the gradient of '{result.name}' twice")
+            raise error_at(returned, f"{pass_name}: the gradient of '{result.name}' is returned twice")
         seen.add(plan.info.index)
         type_ = tensor_type(returned.operands[result.index].type)
         if type_ is None or type_.shape != plan.info.type.shape:
