@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -261,14 +260,14 @@ def compare_models(shards: Any, ranks: RankMesh) -> None:
         [0, *(checksum(shard.live.detach()) for shard in plain)], dtype=torch.int64, device=ranks.device
     )
     sums[0] = len(plain)
-    everyone = gather_rows(sums[:1], ranks)
-    _report_difference(everyone[:, 0], "the number of parameters on the meta device", ranks)
-    everyone = gather_rows(sums, ranks)
+    everyone = torch_compat.gather_rows(sums[:1]).cpu()
+    _report_difference(everyone[:, 0], "the number of parameters on the meta device")
+    everyone = torch_compat.gather_rows(sums).cpu()
     for column, shard in enumerate(plain, start=1):
-        _report_difference(everyone[:, column], f"parameter '{shard.name}'", ranks)
+        _report_difference(everyone[:, column], f"parameter '{shard.name}'")
 
 
-def _report_difference(column: Tensor, what: str, ranks: RankMesh) -> None:
+def _report_difference(column: Tensor, what: str) -> None:
     values = column.tolist()
     others = [rank for rank, value in enumerate(values) if value != values[0]]
     if others:
@@ -276,13 +275,6 @@ def _report_difference(column: Tensor, what: str, ranks: RankMesh) -> None:
         raise RuntimeFault(
             f"{what} differs between rank 0 and rank {shown}: build the model from the same seed on every rank"
         )
-
-
-def gather_rows(row: Tensor, ranks: RankMesh) -> Tensor:
-    """Return every rank's `row`, stacked."""
-    rows = row.new_empty((ranks.mesh.size, *row.shape))
-    dist.all_gather_into_tensor(rows.view(-1), row.contiguous())
-    return rows.cpu()
 
 
 _CHUNK = 1 << 20

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..errors import RuntimeFault, nearest
+from . import torch_compat
 from .build import OPERATOR_ERRORS, Executable
 from .collectives import RankOps
 from .device import RankMesh, init_process_group, rank_device, required_channels, required_groups
@@ -273,9 +274,7 @@ def compare_digests(program: Program, device: torch.device) -> None:
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return
     own = torch.tensor(list(bytes.fromhex(program.digest)), dtype=torch.uint8, device=device)
-    rows = own.new_empty((dist.get_world_size() * own.numel(),))
-    dist.all_gather_into_tensor(rows, own)
-    digests = [bytes(row).hex() for row in rows.view(-1, own.numel()).cpu().tolist()]
+    digests = [bytes(row).hex() for row in torch_compat.gather_rows(own).cpu().tolist()]
     others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if others:
         raise RuntimeFault(

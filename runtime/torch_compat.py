@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
@@ -26,6 +27,14 @@ def functional_collectives() -> Any:
     """Return ``torch.ops._c10d_functional``, its operators registered."""
     importlib.import_module("torch.distributed._functional_collectives")
     return torch.ops._c10d_functional
+
+
+def gather_rows(row: Tensor) -> Tensor:
+    """Return the tensor `row` of every rank of the default process group, stacked."""
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    rows = row.new_empty((dist.get_world_size() * row.numel(),))
+    gather(rows, row.contiguous().view(-1))
+    return rows.view(-1, *row.shape)
 
 
 def strided_shard(dim: int, split_factor: int) -> Placement:

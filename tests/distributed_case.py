@@ -57,7 +57,7 @@ def run_ranks(
         assert module.__file__ is not None
         payload = {
             "file": module.__file__,
-            "module": function.__module__,
+            "module": "__mp_main__" if function.__module__ == "__main__" else function.__module__,
             "function": function.__qualname__,
             "arguments": args,
             "world_size": world_size,
