@@ -170,6 +170,8 @@ class GradientFlow:
         flows, operands = self._flows, op.operands
         if kind == "other" or kind == "scale" or kind == "sum":
             given = frozenset([flow for operand in operands if (flow := flows.get(operand)) is not None])
+            if kind == "scale" and len(given) > 1:
+                given = self._without_factors(op, given)
             flow = self._join(op, kind, given) if given else self._same
             if flow is not self._same:
                 for result in op.results:
@@ -192,6 +194,19 @@ class GradientFlow:
         else:  # random
             for result in op.results:
                 flows[result] = self._own
+
+    def _without_factors(self, op: ir.Operation, given: frozenset[Flow]) -> frozenset[Flow]:
+        """Tell what is scaled, which has the result's type, from its factors; of these only what varies matters."""
+        type_ = op.results[0].type
+        scaled: list[Flow] = []
+        factors: list[Flow] = []
+        for operand in op.operands:
+            flow = self._flows.get(operand)
+            if flow is not None:
+                (scaled if operand.type == type_ else factors).append(flow)
+        if not scaled:
+            return given
+        return frozenset(scaled + [self._join(op, "other", frozenset((factor,))) for factor in factors])
 
     def _axes_of(self, op: ir.Operation) -> frozenset[str]:
         return self._axes.intersection(read_strings(op.attributes["axes"]) or ())
@@ -266,9 +281,10 @@ def _kind(op: ir.Operation) -> str:
 def _kind_of_name(name: str) -> str:
     if name in _COLLECTIVES:
         return "collective"
-    if name.startswith("torch.constant."):
+    effect = effect_of_name(name)
+    if name.startswith("torch.constant.") or effect is Effect.TERMINATOR:
         return "constant"
-    if name in _RANDOM or effect_of_name(name) is Effect.RANDOM:
+    if name in _RANDOM or effect is Effect.RANDOM:
         return "random"
     kinds = {"hp.wait": "wait", "hp.accumulate": "accumulate", "hp.shard_slice": "slice"}
     return kinds.get(name) or _kind_of_operator(name.removeprefix("torch.").removesuffix(".default"))

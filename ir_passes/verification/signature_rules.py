@@ -43,7 +43,7 @@ def _check_names(function: ir.Operation, signature: Signature, findings: Finding
     for side, infos in (("argument", state), ("argument", given), ("result", signature.results_with_role("output"))):
         owners: dict[str, int] = {}
         for info in infos:
-            for name in info.names:
+            for name in dict.fromkeys(info.names):
                 if owners.setdefault(name, info.index) != info.index or info.names.count(name) > 1:  # V4
                     first = f"{side} {owners[name]}"
                     findings.add(function, f"{called(function, side, info)}: name '{name}' is also that of {first}")
