@@ -40,7 +40,11 @@ class IRError(PassError):
 def place_of(location: ir.Location) -> str:
     """Return ``file:line:col`` of the first file location in `location`, or an empty string."""
     match = _FILE.search(str(location))
-    return f"{match[1]}:{match[2]}:{match[3]}" if match else ""
+    if match is None:
+        return ""
+    # MLIR counts from 1; it says 0:0 of a file as a whole: bytecode, or a module that is not written out in its text.
+    place = "1:1" if match[2] == "0" else f"{match[2]}:{match[3]}"
+    return f"{match[1]}:{place}"
 
 
 def error_at(

@@ -218,7 +218,5 @@ def _at_source(diagnostic: Diagnostic, source: Source) -> Diagnostic:
     place = diagnostic.place
     if place.startswith("-:") and source.name != "-":
         place = source.name + place[1:]
-    if place.endswith(":0:0"):  # bytecode has no lines
-        place = place[: -len("0:0")] + "1:1"
     notes = tuple(_at_source(note, source) for note in diagnostic.notes)
     return replace(diagnostic, place=place, notes=notes)

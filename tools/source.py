@@ -76,8 +76,8 @@ def read_source(argument: str) -> Source:
             path = Path(argument)
             # Only a regular file can be read a second time, by MLIR; what a pipe gave is gone.
             source = Source(argument, path.read_bytes(), path if path.is_file() else None)
-        except OSError as error:
-            reason = (error.strerror or "cannot be read").lower()
+        except (OSError, ValueError) as error:  # ValueError: no file can have that name
+            reason = str(getattr(error, "strerror", None) or error).lower()
             raise IRError([Diagnostic("error", argument, f"cannot read input: {reason}")]) from error
     if not source.data.strip():
         raise source.error("input is empty")
