@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -105,9 +106,11 @@ def test_starts_fast_and_light() -> None:
     )
     elapsed = []
     for _ in range(3):
-        begin = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([sys.executable, "-c", code], input=MODULE.encode(), capture_output=True, check=True)
-        elapsed.append(time.perf_counter() - begin)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        # Processor time, which other work on the machine does not change much.
+        elapsed.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert done.stderr.decode().strip() == "[]"
         assert b'"hp.mesh"' in done.stdout
     assert min(elapsed) < 1.0
@@ -209,16 +212,15 @@ def test_truncated_bytecode_at_every_length() -> None:
     assert parse_module(data, context).operation.verify()
 
 
-def test_a_closed_pipe_is_quiet() -> None:
-    big = f'module attributes {{hp.text = "{"x" * 10_000_000}"}} {{}}'
-    done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m hpir.tools.hp_opt - | head -c 10; echo ${{PIPESTATUS[0]}} >&2"],
-        input=big.encode(),
-        capture_output=True,
-        check=False,
-    )
-    assert done.stdout == b"module att"
-    assert done.stderr == b"1\n"
+def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
+    path = tmp_path / "long.mlir"
+    path.write_text(f'module attributes {{hp.text = "{"x" * 1_000_000}"}} {{}}')
+    command = [sys.executable, "-m", "hpir.tools.hp_opt", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, errors = process.communicate()
+    assert (process.returncode, errors) == (1, b"")
 
 
 @pytest.mark.parametrize(("redirection", "stream"), [(">&-", "output"), ("<&-", "input")])
