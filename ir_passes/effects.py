@@ -65,6 +65,8 @@ def effect_of_name(name: str) -> Effect:
         return Effect.PURE
     if name in _TERMINATORS:
         return Effect.TERMINATOR
+    if name == "torch.overwrite.tensor.contents":
+        return Effect.MUTATING
     if not name.startswith("torch."):
         return Effect.OPAQUE
     if name.startswith(("torch.constant.", "torch.vtensor.")):
@@ -247,6 +249,10 @@ _RANDOM = frozenset(
         "feature_dropout",
         "geometric",
         "gru",
+        "inductor_rand_eager_offset",
+        "inductor_rand_eager_offsets",
+        "inductor_seed",
+        "inductor_seeds",
         "log_normal",
         "lstm",
         "miopen_rnn",
