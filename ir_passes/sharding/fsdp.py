@@ -22,7 +22,7 @@ from .parameter_gathers import insert_gathers
 from .parameter_plan import (
     DataAxes,
     ShardingRequest,
-    check_axes_unused,
+    check_communication,
     plan_gradients,
     plan_parameters,
     sharded_signature,
@@ -69,7 +69,7 @@ class HpFsdp(ModulePass):
     Leaves: level "spmd". Parameters and what the forward computes from them are kept bitwise without `param-dtype`;
         gradients are those of the mean (or sum) over the ranks, up to the order of additions.
     Does not handle: parameters of dynamic shape; a dim 0 whose rows a tensor axis does not divide; a function that
-        communicates over a data axis already (so it runs once); complex parameters in `param-dtype` (they stay as
+        it ran on before or that communicates over a data axis; complex parameters in `param-dtype` (they stay as
         stored). These are refused before anything is changed, the last excepted.
 
     Options:
@@ -142,7 +142,7 @@ class HpFsdp(ModulePass):
         function = functions[0]
         signature = read_signature(function, mesh)
         phases = Phases(function)
-        check_axes_unused(function, axes, self.name)
+        check_communication(function, axes, self.name)
         request = ShardingRequest(axes, self.units, self.ignore, self.param_dtype, self.name)
         plans = plan_parameters(function, signature, mesh, request)
         gradients = plan_gradients(function, signature, plans, self.name)

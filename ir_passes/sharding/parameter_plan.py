@@ -167,8 +167,10 @@ def plan_gradients(
     return gradients
 
 
-def check_axes_unused(function: ir.Operation, axes: DataAxes, pass_name: str) -> None:
-    """Refuse a function that communicates over a data axis: its ranks are taken to run on different data, unaware.
+def check_communication(function: ir.Operation, axes: DataAxes, pass_name: str) -> None:
+    """Refuse a function that the pass ran on before, or one that communicates over a data axis.
+
+    The ranks along a data axis are taken to run on different data, each unaware of the others.
 
     Raises:
         IRError: at the op that communicates.
@@ -176,6 +178,8 @@ def check_axes_unused(function: ir.Operation, axes: DataAxes, pass_name: str) ->
     for view in body_of(function).operations:
         op = view.operation
         if op.name in COMMUNICATION and "axes" in op.attributes:
+            if "hp.unit" in op.attributes:
+                raise error_at(op, f"was made by {pass_name}, which runs once")
             for axis in read_strings(op.attributes["axes"]) or ():
                 if axis in axes.all:
                     raise error_at(
