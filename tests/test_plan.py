@@ -1,0 +1,342 @@
+"""Plans: what they mean, the pipelines they ask for, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpir.dialect.parsing import parse_module
+from hpir.errors import PlanError
+from hpir.ir_passes.pass_manager import expand_pipeline, run_passes
+from hpir.mesh import Mesh
+from hpir.plan import Plan
+
+FULL = """
+[mesh]
+pp = 2
+dp = 2
+tp = 1
+[data]
+axes = ["dp"]
+microbatches = 8
+seed = 3
+[fsdp]
+axes = ["dp"]
+replicate_axes = []
+units = ["layers.*"]
+ignore = []
+reshard_after_forward = true
+param_dtype = "bfloat16"
+reduce_dtype = "float32"
+[buckets]
+by = "module"
+cap_mb = 64
+layout = "flat"
+[overlap]
+prefetch = 1
+memory_limit_mb = 0
+[pipeline]
+axis = "pp"
+schedule = "1f1b"
+stages = "auto"
+[[tensor]]
+param = "layers.*.attn.wq.weight"
+sharding = [["tp"], []]
+"""
+
+SIMPLE = {"mesh": {"dp": 2}, "fsdp": {"axes": ["dp"]}}
+
+
+def test_every_section_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(FULL)
+    plan = Plan.load(path)
+    assert plan.mesh == {"pp": 2, "dp": 2, "tp": 1}
+    assert (plan.data.microbatches, plan.data.seed) == (8, 3)
+    assert plan.fsdp is not None
+    assert (plan.fsdp.units, plan.fsdp.param_dtype, plan.fsdp.reduce_dtype) == (("layers.*",), "bfloat16", "float32")
+    assert plan.buckets is not None
+    assert (plan.buckets.by, plan.buckets.cap_mb, plan.buckets.layout) == ("module", 64, "flat")
+    assert plan.overlap is not None
+    assert (plan.overlap.prefetch, plan.overlap.memory_limit_mb) == (1, 0)
+    assert plan.pipelining is not None
+    assert (plan.pipelining.axis, plan.pipelining.schedule, plan.pipelining.stages) == ("pp", "1f1b", "auto")
+    assert [(tensor.param, tensor.sharding) for tensor in plan.tensor] == [
+        ("layers.*.attn.wq.weight", (("tp",), ())),
+    ]
+    assert plan.device_mesh() == Mesh(("pp", "dp", "tp"), (2, 2, 1))
+
+
+def test_the_order_of_axes_is_the_meshs() -> None:
+    assert list(Plan.model_validate({"mesh": {"z": 1, "a": 2, "m": 3}}).mesh) == ["z", "a", "m"]
+
+
+def test_lists_of_groups() -> None:
+    plan = Plan.model_validate(
+        {"mesh": {"pp": 2}, "buckets": {"by": [["a", "b.*"], "c"]}, "pipeline": {"stages": [["a"], ["b", "c"]]}}
+    )
+    assert plan.buckets is not None
+    assert plan.buckets.by == (("a", "b.*"), "c")
+    assert plan.pipelining is not None
+    assert plan.pipelining.stages == (("a",), ("b", "c"))
+
+
+def test_a_plan_is_plain_data() -> None:
+    plan = Plan.model_validate({**SIMPLE, "data": {"axes": ["dp"], "microbatches": 2}})
+    assert Plan.model_validate(plan.model_dump(by_alias=True)) == plan
+    assert Plan.model_validate(plan) is plan
+    with pytest.raises(ValueError, match="frozen"):
+        plan.mesh = {}
+
+
+@pytest.mark.parametrize(
+    ("plan", "data", "fsdp", "replicate"),
+    [
+        ({}, (), (), ()),
+        ({"mesh": {"dp": 2}}, (), (), ()),
+        ({"mesh": {"dp": 2}, "data": {"axes": ["dp"]}}, ("dp",), (), ("dp",)),
+        (SIMPLE, ("dp",), ("dp",), ()),
+        ({"mesh": {"dp": 2}, "data": {"axes": ["dp"]}, "fsdp": {"axes": []}}, ("dp",), (), ("dp",)),
+        ({"mesh": {"dp": 2}, "data": {"axes": ["dp"]}, "fsdp": {}}, ("dp",), ("dp",), ()),
+        # Left out, the data axes are those of [fsdp], in mesh order.
+        (
+            {"mesh": {"r": 2, "tp": 2, "dp": 2}, "fsdp": {"axes": ["dp"], "replicate_axes": ["r"]}},
+            ("r", "dp"),
+            ("dp",),
+            ("r",),
+        ),
+        (
+            {"mesh": {"r": 2, "dp": 2}, "fsdp": {"axes": [], "replicate_axes": ["dp", "r"]}},
+            ("r", "dp"),
+            (),
+            ("r", "dp"),
+        ),
+        # Every data axis that does not split parameters replicates them.
+        (
+            {"mesh": {"r": 2, "dp": 2}, "data": {"axes": ["r", "dp"]}, "fsdp": {"axes": ["dp"]}},
+            ("r", "dp"),
+            ("dp",),
+            ("r",),
+        ),
+        (
+            {"mesh": {"r": 2, "dp": 2}, "data": {"axes": ["r", "dp"]}, "fsdp": {"replicate_axes": ["r"]}},
+            ("r", "dp"),
+            ("dp",),
+            ("r",),
+        ),
+    ],
+)
+def test_axes(plan: dict[str, Any], data: tuple[str, ...], fsdp: tuple[str, ...], replicate: tuple[str, ...]) -> None:
+    made = Plan.model_validate(plan)
+    assert (made.data_axes, made.fsdp_axes, made.replicate_axes) == (data, fsdp, replicate)
+
+
+@pytest.mark.parametrize(
+    ("plan", "pipeline"),
+    [
+        ({}, "hp-simplify,hp-verify-level"),
+        ({"mesh": {"dp": 1}}, "hp-set-mesh{axes=dp:1},hp-simplify,hp-verify-level"),
+        (SIMPLE, "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,hp-verify-level"),
+        (
+            {"mesh": {"r": 2, "dp": 2}, "data": {"axes": ["r", "dp"]}},
+            "hp-set-mesh{axes=r:2,dp:2},hp-simplify,hp-fsdp{axes= replicate-axes=r,dp},hp-simplify,hp-verify-level",
+        ),
+        (
+            {
+                "mesh": {"r": 2, "dp": 2},
+                "fsdp": {
+                    "axes": ["dp"],
+                    "replicate_axes": ["r"],
+                    "units": ["layers.*", "odd name"],
+                    "ignore": ["head"],
+                    "reshard_after_forward": False,
+                    "param_dtype": "bfloat16",
+                    "reduce_dtype": "float32",
+                },
+            },
+            "hp-set-mesh{axes=r:2,dp:2},hp-simplify,"
+            'hp-fsdp{axes=dp replicate-axes=r units=layers.*,"odd name" ignore=head reshard-after-forward=false '
+            "param-dtype=bfloat16 reduce-dtype=float32},hp-simplify,hp-verify-level",
+        ),
+    ],
+)
+def test_pipelines(plan: dict[str, Any], pipeline: str) -> None:
+    assert Plan.model_validate(plan).pipeline() == pipeline
+    expand_pipeline(pipeline)  # every pass and option is known
+
+
+@pytest.mark.parametrize(
+    ("extra", "key"),
+    [
+        ({"pipeline": {"axis": "pp"}}, "pipeline"),
+        ({"buckets": {}}, "buckets"),
+        ({"overlap": {}}, "overlap"),
+        ({"tensor": [{"param": "w", "sharding": [["pp"]]}]}, "tensor"),
+    ],
+)
+def test_what_has_no_pass_is_refused(extra: dict[str, Any], key: str) -> None:
+    plan = Plan.model_validate({**SIMPLE, "mesh": {"pp": 2, "dp": 2}, **extra})
+    with pytest.raises(PlanError, match=f"^plan: {key}: this version has no pass for it$"):
+        plan.pipeline()
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ([], "plan: expected a table, got: []"),
+        ({"mehs": {}}, "plan: mehs: unknown key, did you mean 'mesh'?"),
+        ({"xyz": {}}, "plan: xyz: unknown key (keys: mesh, data, fsdp, buckets, overlap, pipeline, tensor)"),
+        ({3: {}}, "plan: 3: unknown key (keys: mesh, data, fsdp, buckets, overlap, pipeline, tensor)"),
+        ({"mesh": 2}, "plan: mesh: expected a table, got: 2"),
+        ({"mesh": {"dp": "2"}}, "plan: mesh.dp: expected an integer, got: '2'"),
+        ({"mesh": {"dp": True}}, "plan: mesh.dp: expected an integer, got: true"),
+        ({"mesh": {"dp": 2.0}}, "plan: mesh.dp: expected an integer, got: 2.0"),
+        ({"mesh": {"dp": 0}}, "plan: mesh.dp: expected a size of at least 1, got: 0"),
+        ({"mesh": {"d p": 1}}, "plan: mesh: expected axis names of letters, digits and underscores, got: 'd p'"),
+        ({"mesh": {"": 1}}, "plan: mesh: expected axis names of letters, digits and underscores, got: ''"),
+        ({"data": {"axes": ["dp"]}}, "plan: data.axes: the mesh has no axis 'dp' (axes: none)"),
+        (
+            {"mesh": {"dp": 2}, "data": {"axes": ["dq"]}},
+            "plan: data.axes: the mesh has no axis 'dq', did you mean 'dp'?",
+        ),
+        ({"mesh": {"dp": 2}, "data": {"axes": ["dp", "dp"]}}, "plan: data.axes: axis 'dp' is named twice"),
+        ({"mesh": {"dp": 2}, "data": {"axes": "dp"}}, "plan: data.axes: expected a list of mesh axes, got: 'dp'"),
+        ({"data": {"axes": [1]}}, "plan: data.axes[0]: expected text, got: 1"),
+        ({"data": {"microbatches": 0}}, "plan: data.microbatches: expected an integer, at least 1, got: 0"),
+        ({"data": {"seed": -1}}, "plan: data.seed: expected an integer, at least 0, got: -1"),
+        ({"data": {"microbatch": 2}}, "plan: data.microbatch: unknown key, did you mean 'microbatches'?"),
+        ({"fsdp": {"axs": []}}, "plan: fsdp.axs: unknown key, did you mean 'axes'?"),
+        ({"fsdp": 1}, "plan: fsdp: expected a table, got: 1"),
+        ({"fsdp": {}}, "plan: fsdp.axes: missing, expected a list of mesh axes ([] for plain data parallel)"),
+        (
+            {"mesh": {"dp": 2}, "fsdp": {"axes": ["dp"], "replicate_axes": ["dp"]}},
+            "plan: fsdp.replicate_axes: axis 'dp' is in fsdp.axes already",
+        ),
+        (
+            {"mesh": {"dp": 2, "ep": 2}, "data": {"axes": ["dp"]}, "fsdp": {"axes": ["ep"]}},
+            "plan: fsdp.axes: axis 'ep' is not in data.axes (dp)",
+        ),
+        (
+            {**SIMPLE, "fsdp": {"axes": ["dp"], "param_dtype": "bfloat"}},
+            "plan: fsdp.param_dtype: expected a floating dtype such as 'bfloat16', got: 'bfloat', "
+            "did you mean 'bfloat16'",
+        ),
+        (
+            {"fsdp": {"axes": [], "param_dtype": "bfloat16"}},
+            "plan: fsdp.param_dtype: needs a data axis; for one rank, name a mesh axis of size 1 in fsdp.axes",
+        ),
+        (
+            {**SIMPLE, "fsdp": {"axes": ["dp"], "reshard_after_forward": "no"}},
+            "plan: fsdp.reshard_after_forward: expected true or false, got: 'no'",
+        ),
+        (
+            {"buckets": {"by": "modules"}},
+            "plan: buckets.by: expected 'module', 'size' or a list of module patterns per bucket, got: 'modules', "
+            "did you mean 'module'?",
+        ),
+        ({"buckets": {"cap_mb": 0}}, "plan: buckets.cap_mb: expected a number of MiB above 0, got: 0"),
+        ({"overlap": {"prefetch": -1}}, "plan: overlap.prefetch: expected an integer, at least 0, got: -1"),
+        (
+            {"mesh": {"pp": 2}, "pipeline": {"schedule": "gpip"}},
+            "plan: pipeline.schedule: expected a schedule such as '1f1b', got: 'gpip', did you mean 'gpipe'?",
+        ),
+        ({"pipeline": {}}, "plan: pipeline.axis: the mesh has no axis 'pp' (axes: none)"),
+        (
+            {"mesh": {"dp": 2}, "fsdp": {"axes": ["dp"]}, "pipeline": {"axis": "dp"}},
+            "plan: pipeline.axis: axis 'dp' is a data axis already",
+        ),
+        ({"tensor": {}}, "plan: tensor: expected a list of tables, got: {}"),
+        ({"tensor": [{"param": "w"}]}, "plan: tensor[0].sharding: missing, expected a list of mesh axes per dim"),
+        (
+            {"mesh": {"tp": 2}, "tensor": [{"param": "w", "sharding": [["tp"], ["tp"]]}]},
+            "plan: tensor[0].sharding: axis 'tp' is named twice",
+        ),
+        (
+            {"tensor": [{"param": "w", "shard": []}]},
+            "plan: tensor[0].sharding: missing, expected a list of mesh axes per",
+        ),
+    ],
+)
+def test_mistakes(plan: Any, message: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        Plan.model_validate(plan)
+    assert str(caught.value).splitlines()[0].startswith(message)
+    assert "pydantic" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_all_mistakes_are_told() -> None:
+    with pytest.raises(PlanError) as caught:
+        Plan(mesh={"dp": "two"}, data={"microbatches": 0})
+    assert str(caught.value).splitlines() == [
+        "plan: mesh.dp: expected an integer, got: 'two'",
+        "plan: data.microbatches: expected an integer, at least 1, got: 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[mesh]\ndp = \n", "{path}:2:6: invalid value"),
+        (b"[mesh", "{path}: expected ']' at the end of a table declaration at the end of the file"),
+        (b"[mesh]\ndp = 1\ndp = 2\n", "{path}:3:7: cannot overwrite a value"),
+        (b"\xff", "{path}: expected TOML, got bytes that are no UTF-8 text"),
+        (
+            b"[mesh]\ndp = 2\n[fsdp]\naxes = ['dq']\n",
+            "{path}: fsdp.axes: the mesh has no axis 'dq', did you mean 'dp'?",
+        ),
+        (
+            b"[mesh]\ndp = 0\n[data]\nseed = -1\n",
+            "{path}: data.seed: expected an integer, at least 0, got: -1",
+        ),
+        (
+            b"[mesh]\ndp = 0\npp = -1\n",
+            "{path}: mesh.dp: expected a size of at least 1, got: 0\n"
+            "{path}: mesh.pp: expected a size of at least 1, got: -1",
+        ),
+    ],
+)
+def test_files(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_bytes(content)
+    with pytest.raises(PlanError) as caught:
+        Plan.load(path)
+    assert str(caught.value) == message.format(path=path)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"none.toml: cannot read plan: no such file or directory$"):
+        Plan.load(tmp_path / "none.toml")
+    with pytest.raises(PlanError, match=r": cannot read plan: is a directory$"):
+        Plan.load(str(tmp_path))
+
+
+def test_a_file_is_named_by_what_its_pipeline_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text("[mesh]\npp = 2\n[pipeline]\n")
+    with pytest.raises(PlanError) as caught:
+        Plan.load(path).pipeline()
+    assert str(caught.value) == f"{path}: pipeline: this version has no pass for it"
+
+
+def test_hp_plan_from_python(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text("[mesh]\ndp = 2\n")
+    expanded = expand_pipeline(f"cse,hp-plan{{file='{path}'}}")
+    assert [step.name for step in expanded] == ["cse", "hp-set-mesh", "hp-simplify", "hp-verify-level"]
+    module = parse_module("module {}")
+    with pytest.raises(PlanError, match=r"none.toml: cannot read plan"):
+        run_passes(module, f"hp-plan{{file={tmp_path / 'none.toml'}}}")
+    assert "hp.mesh" not in str(module)
+
+
+def test_a_plan_needs_neither_torch_nor_mlir() -> None:
+    code = (
+        "import sys; from hpir.plan import Plan; Plan.model_validate({'mesh': {'dp': 2}});"
+        "assert not {'torch', 'torch_mlir'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
