@@ -86,10 +86,13 @@ def run(arguments: Sequence[str]) -> int:
 
 def _load(path: str, option: str) -> Mapping[str, Any]:
     import pickle
+    import zipfile
 
     import torch
 
     try:
+        if not zipfile.is_zipfile(path) and Path(path).stat():
+            raise RuntimeFault(f"{path}: error: {option} was not written by torch.save")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             loaded = torch.load(path, weights_only=True, map_location="cpu")
