@@ -107,12 +107,12 @@ def test_time_grows_with_the_module() -> None:
     seconds = {}
     for layers in (300, 3000):
         times = []
-        for _ in range(3):
+        for _ in range(2):
             module = ir.Module.parse(large_step(layers, 13), make_context())
-            start = time.perf_counter()
+            start = time.process_time()
             HpSimplify().run(module.operation)
-            times.append(time.perf_counter() - start)
+            times.append(time.process_time() - start)
         seconds[layers] = min(times)
         assert count_ops(module).total() > 30 * layers
-    assert seconds[3000] < 30 * seconds[300]
+    assert seconds[3000] < 25 * seconds[300]
     assert seconds[3000] < 10

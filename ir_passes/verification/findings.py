@@ -38,7 +38,7 @@ class Findings:
         shown = self._errors[:LIMIT]
         left = len(self._errors) - LIMIT
         if left > 0:
-            shown.append(Diagnostic("error", "", f"{left} more errors of this kind are not shown"))
+            shown.append(Diagnostic("error", "", f"{left} more error{'s' if left > 1 else ''} not shown"))
         raise IRError(shown)
 
 
