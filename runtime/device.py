@@ -222,27 +222,35 @@ class RankMesh:
             self._process_groups[(axis,), None] = self.device_mesh.get_group(axis)
         for axes, positions in groups:
             if (axes, positions) not in self._process_groups:
-                made = self._make_group(axes, positions)
+                made = self._make_group(axes, positions, ",".join(axes))
                 if made is not None:
                     self._process_groups[axes, positions] = made
         for axis in channels:
             for direction in ("up", "down"):
-                members = mesh.group(self.rank, (axis,))
-                self._channels[axis, direction] = dist.new_group(
-                    list(members), use_local_synchronization=True, group_desc=f"hpir {axis} {direction}"
-                )
+                made = self._make_group((axis,), None, f"{axis} {direction}", alone=True)
+                if made is not None:
+                    self._channels[axis, direction] = made
 
-    def _make_group(self, axes: tuple[str, ...], positions: tuple[int, ...] | None) -> dist.ProcessGroup | None:
-        if positions is not None and self.coordinate[axes[0]] not in positions:
-            return None
-        members = self._members(axes, positions)
-        if len(members) == 1:
-            return None
-        if len(members) == self.mesh.size:
-            return dist.group.WORLD
-        group = dist.new_group(list(members), use_local_synchronization=True, group_desc=f"hpir {','.join(axes)}")
-        assert isinstance(group, dist.ProcessGroup)
-        return group
+    def _make_group(
+        self, axes: tuple[str, ...], positions: tuple[int, ...] | None, description: str, *, alone: bool = False
+    ) -> dist.ProcessGroup | None:
+        """Make the groups over `axes` of all ranks and return this rank's; None where it is in none or alone.
+
+        Every rank takes part in making every group, in the same order: torch names groups by counting them. `alone`: do
+        not use the default group even where it has the same members.
+        """
+        own: dist.ProcessGroup | None = None
+        for members in self.mesh.groups(axes):
+            if positions is not None:
+                members = tuple(members[position] for position in positions)
+            if len(members) == 1:
+                continue
+            if len(members) == self.mesh.size and not alone:
+                return dist.group.WORLD
+            made = dist.new_group(list(members), group_desc=f"hpir {description}")
+            if self.rank in members:
+                own = made
+        return own
 
     def _members(self, axes: Sequence[str], positions: tuple[int, ...] | None) -> tuple[int, ...]:
         members = self.mesh.group(self.rank, axes)

@@ -5,6 +5,7 @@ A rank's process costs about two seconds of importing torch, so let one call of 
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import os
 import pickle
@@ -19,9 +20,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 # Once one rank has failed, the others are of no use; they get this long to say why they fail too.
 _GRACE_S = 5.0
 _POLL_S = 0.02
+_LAST_WORDS_S = 5.0
 
 
 class RankError(AssertionError):
@@ -32,7 +37,7 @@ def run_ranks(
     function: Callable[..., Any],
     world_size: int,
     *args: Any,
-    timeout: float = 60.0,
+    timeout: float = 120.0,
     process_group: bool = True,
     may_die: Collection[int] = (),
     environment: dict[str, str] | None = None,
@@ -59,12 +64,14 @@ def run_ranks(
             "file": module.__file__,
             "module": "__mp_main__" if function.__module__ == "__main__" else function.__module__,
             "function": function.__qualname__,
-            "arguments": args,
             "world_size": world_size,
             "timeout": timeout,
+            "deadline": time.time() + timeout,
             "process_group": process_group,
         }
         (directory / "payload").write_bytes(pickle.dumps(payload))
+        # torch.save and not pickle, which does not know all dtypes.
+        torch.save(args, directory / "arguments")
         processes = [_start(directory, rank, world_size, environment or {}) for rank in range(world_size)]
         try:
             late = _wait(processes, time.monotonic() + timeout, may_die)
@@ -112,7 +119,7 @@ def _collect(
     for rank, process in enumerate(processes):
         file = directory / f"{rank}.result"
         if process.returncode == 0 and file.is_file():
-            results.append(pickle.loads(file.read_bytes()))
+            results.append(torch.load(file, weights_only=False))
         elif rank in may_die:
             results.append(None)
         else:
@@ -125,11 +132,10 @@ def _collect(
 
 
 def _run_child(directory: Path, rank: int) -> None:
-    import torch
-    import torch.distributed as dist
-
     torch.set_num_threads(1)
     payload = pickle.loads((directory / "payload").read_bytes())
+    # A rank that hangs says where before it is killed.
+    faulthandler.dump_traceback_later(max(payload["deadline"] - time.time() - _LAST_WORDS_S, 1.0))
     spec = importlib.util.spec_from_file_location(payload["module"], payload["file"])
     assert spec is not None
     assert spec.loader is not None
@@ -137,6 +143,8 @@ def _run_child(directory: Path, rank: int) -> None:
     sys.modules[payload["module"]] = module
     spec.loader.exec_module(module)
     function = getattr(module, payload["function"])
+    # Only now: they may be of types that the module defines.
+    arguments = torch.load(directory / "arguments", weights_only=False)
     if payload["process_group"]:
         dist.init_process_group(
             "gloo",
@@ -147,8 +155,8 @@ def _run_child(directory: Path, rank: int) -> None:
         )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = function(rank, *payload["arguments"])
-    (directory / f"{rank}.result").write_bytes(pickle.dumps(result))
+        result = function(rank, *arguments)
+    torch.save(result, directory / f"{rank}.result")
     if dist.is_initialized():
         dist.destroy_process_group()
 
