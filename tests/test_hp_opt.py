@@ -159,6 +159,16 @@ def test_a_failure_writes_nothing(tmp_path: Path) -> None:
     assert target.read_text() == "old"
 
 
+def test_a_failed_part_is_no_output_file(tmp_path: Path) -> None:
+    parts = f"{MODULE}// -----\ngarbage\n// -----\n{MODULE}"
+    status, text, errors = hp_opt("--split-input-file", stdin=parts)
+    assert (status, text.count("func.func"), text.count("// -----")) == (1, 2, 2)
+    assert errors.startswith("<stdin>:5:1: error: custom op 'garbage'")
+    target = tmp_path / "out.mlir"
+    assert hp_opt("--split-input-file", "-o", str(target), stdin=parts)[:2] == (1, "")
+    assert not target.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "stdin", "message"),
     [

@@ -192,8 +192,8 @@ class OptDriver:
                 print(diagnostic, file=sys.stderr)
                 failed = failed or diagnostic.severity == "error"
             outputs.append(output)
-        if failed and len(chunks) == 1:
-            return 1
+        if failed and (len(chunks) == 1 or self.options.output != "-"):
+            return 1  # a file is written whole or not at all; on stdout, the parts that passed are shown
         separator = f"{SEPARATOR}\n".encode()
         write_output(self.options.output, separator.join(outputs), is_binary=self.options.emit_bytecode)
         return 1 if failed else 0
