@@ -101,14 +101,15 @@ def train_views(model: Views, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("before", ("", "cse,", "canonicalize,cse,", "hp-simplify,"))
-@pytest.mark.parametrize("options", ("", " reshard-after-forward=false", " units=w,v,frozen"))
+@pytest.mark.parametrize("options", ("", " reshard-after-forward=false", " units=w,v,frozen", " param-dtype=float32"))
 def test_views_of_parameters_reach_the_backward(before: str, options: str) -> None:
     torch.manual_seed(0)
     model = Views().double()
     batch = {"x": torch.randn(6, 4, dtype=torch.float64)}
     exported = hpir.export(model, train_views, {"x": batch["x"][:2]})
     result = simulated(exported, batch, f"{before}hp-set-mesh{{axes=dp:3}},hp-fsdp{{axes=dp{options}}}")
-    assert_grads_close(result, reference_step(model, train_views, batch, data_ranks=3).grads)
+    expected = reference_step(model, train_views, batch, data_ranks=3).grads
+    assert_grads_close(result, expected, 1e-5 if "float32" in options else 1e-10)
 
 
 @pytest.mark.parametrize("reshard", ("true", "false"))

@@ -117,6 +117,32 @@ func.func @backward_only(
 
 // -----
 
+!weight = !torch.vtensor<[4,2],f32>
+!turned = !torch.vtensor<[2,4],f32>
+!scalar = !torch.vtensor<[],f32>
+
+// The forward makes a view that it does not need: it makes it no more, and gathers nothing for it.
+// CHECK-LABEL: func.func @view_for_the_backward
+// CHECK-SAME: %[[W:arg0]]:
+func.func @view_for_the_backward(
+    %w: !weight {hp.fqn = ["w"], hp.role = "param"},
+    %x: !turned {hp.name = "x", hp.role = "input", hp.batch_dim = 0 : i64}) -> (!scalar {hp.role = "loss"}) {
+  %none = torch.constant.none
+  // CHECK-NOT: hp.phase = "forward", hp.unit
+  // CHECK-NOT: torch.aten.t
+  // CHECK: torch.aten.sum
+  %t = torch.aten.t %w {hp.phase = "forward"} : !weight -> !turned
+  %loss = torch.aten.sum %x, %none {hp.phase = "forward"} : !turned, !torch.none -> !scalar
+  // CHECK-NEXT: %[[F:.*]] = "hp.all_gather"(%[[W]]) {{.*}}hp.phase = "backward"
+  // CHECK-NEXT: %[[FULL:.*]] = "hp.wait"(%[[F]])
+  // CHECK-NEXT: %[[T:.*]] = torch.aten.t %[[FULL]] {hp.phase = "backward"}
+  // CHECK-NEXT: torch.aten.mul.Tensor %{{.*}}, %[[T]]
+  %d = torch.aten.mul.Tensor %x, %t {hp.phase = "backward"} : !turned, !turned -> !turned
+  return %loss : !scalar
+}
+
+// -----
+
 !vec = !torch.vtensor<[4],f32>
 !scalar = !torch.vtensor<[],f32>
 
