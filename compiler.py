@@ -163,7 +163,8 @@ def _microbatch(batch: Mapping[str, Any], plan: Plan, batch_dims: int | Mapping[
         return leaf.narrow(dim, 0, rows // count)
 
     leaves = {name: first(name, leaf) for name, leaf in flatten_batch(batch).items()}
-    return _replaced(batch, leaves, "")
+    replaced: dict[str, Any] = _replaced(batch, leaves, "")
+    return replaced
 
 
 def _replaced(value: Any, leaves: Mapping[str, Any], path: str) -> Any:

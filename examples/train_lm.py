@@ -67,7 +67,7 @@ def train_alone(steps: int, ranks: int, rows: int, progress: Progress) -> list[f
     losses = []
     for number in progress.track(range(steps), description="one process, plain torch"):
         loss = next_token_loss(model, **global_batch(corpus, number, ranks * rows, LENGTH))
-        loss.backward()
+        torch.autograd.backward(loss)
         optimiser.step()
         optimiser.zero_grad()
         losses.append(float(loss.detach()))

@@ -44,7 +44,8 @@ class Tower(nn.Module):
 
 
 def train(model: nn.Module, x: Tensor) -> Tensor:
-    return model(x).square().mean()
+    loss: Tensor = model(x).square().mean()
+    return loss
 
 
 def peaks(reshard: bool, ranks: int, extra_passes: str = "") -> dict[str, int]:
