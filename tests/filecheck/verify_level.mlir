@@ -66,7 +66,7 @@ module @annotated_step attributes {hp.level = "annotated"} {
 
 // -----
 
-// Uneven shards, HSDP, an ignored parameter, an axis of size 1 that is reduced over or not, gradients cast and scaled.
+// Uneven shards, HSDP, an ignored parameter, an axis of size 1 that is reduced over twice or not, a gradient scaled.
 // CHECK-LABEL: @spmd_step
 module @spmd_step attributes {hp.level = "spmd"} {
   "hp.mesh"() {sym_name = "mesh", axis_names = ["one", "rep", "dp"], axis_sizes = array<i64: 1, 2, 2>} : () -> ()
@@ -89,7 +89,9 @@ module @spmd_step attributes {hp.level = "spmd"} {
     %gr = "hp.all_reduce"(%scaled, %x) {mesh = @mesh, axes = ["rep"], reduce = "avg"} : (!torch.vtensor<[2,2],f32>, !torch.vtensor<[2,2],f32>) -> !hp.future<[!torch.vtensor<[2,2],f32>, !torch.vtensor<[2,2],f32>]>
     %g:2 = "hp.wait"(%gr) : (!hp.future<[!torch.vtensor<[2,2],f32>, !torch.vtensor<[2,2],f32>]>) -> (!torch.vtensor<[2,2],f32>, !torch.vtensor<[2,2],f32>)
     %hf = "hp.all_reduce"(%g#1) {mesh = @mesh, axes = ["one", "dp"], reduce = "avg"} : (!torch.vtensor<[2,2],f32>) -> !hp.future<[!torch.vtensor<[2,2],f32>]>
-    %h = "hp.wait"(%hf) : (!hp.future<[!torch.vtensor<[2,2],f32>]>) -> !torch.vtensor<[2,2],f32>
+    %h0 = "hp.wait"(%hf) : (!hp.future<[!torch.vtensor<[2,2],f32>]>) -> !torch.vtensor<[2,2],f32>
+    %hf1 = "hp.all_reduce"(%h0) {mesh = @mesh, axes = ["one"], reduce = "sum"} : (!torch.vtensor<[2,2],f32>) -> !hp.future<[!torch.vtensor<[2,2],f32>]>
+    %h = "hp.wait"(%hf1) : (!hp.future<[!torch.vtensor<[2,2],f32>]>) -> !torch.vtensor<[2,2],f32>
     return %loss, %g#0, %h : !torch.vtensor<[],f32>, !torch.vtensor<[2,2],f32>, !torch.vtensor<[2,2],f32>
   }
 }
@@ -100,10 +102,10 @@ module @spmd_step attributes {hp.level = "spmd"} {
 // it is reduced itself is reduced once.
 // CHECK-LABEL: @weighted
 module @weighted attributes {hp.level = "spmd"} {
-  "hp.mesh"() {sym_name = "mesh", axis_names = ["dp"], axis_sizes = array<i64: 2>} : () -> ()
+  "hp.mesh"() {sym_name = "mesh", axis_names = ["one", "dp"], axis_sizes = array<i64: 1, 2>} : () -> ()
   func.func @joint(
       %w: !torch.vtensor<[2],f32> {hp.role = "param", hp.fqn = ["w"], hp.trainable},
-      %x: !torch.vtensor<[2],f32> {hp.role = "input", hp.name = "x", hp.batch_dim = 0 : i64, hp.sharding = #hp.sharding<@mesh, [["dp"]]>})
+      %x: !torch.vtensor<[2],f32> {hp.role = "input", hp.name = "x", hp.batch_dim = 0 : i64, hp.sharding = #hp.sharding<@mesh, [["one", "dp"]]>})
       -> (!torch.vtensor<[],f32> {hp.role = "loss"}, !torch.vtensor<[],f32> {hp.role = "weight"}, !torch.vtensor<[2],f32> {hp.role = "grad", hp.fqn = ["w"]}) {
     %none = torch.constant.none
     %0 = torch.aten.sum %x, %none : !torch.vtensor<[2],f32>, !torch.none -> !torch.vtensor<[],f32>
@@ -134,7 +136,9 @@ module @statistics attributes {hp.level = "spmd"} {
     %mf = "hp.all_reduce"(%loss) {mesh = @mesh, axes = ["dp"], reduce = "avg"} : (!torch.vtensor<[],f32>) -> !hp.future<[!torch.vtensor<[],f32>]>
     %m = "hp.wait"(%mf) : (!hp.future<[!torch.vtensor<[],f32>]>) -> !torch.vtensor<[],f32>
     %centred = torch.aten.sub.Tensor %x, %m, %int1 : !torch.vtensor<[2,2],f32>, !torch.vtensor<[],f32>, !torch.int -> !torch.vtensor<[2,2],f32>
-    %0 = torch.aten.mm %x, %centred : !torch.vtensor<[2,2],f32>, !torch.vtensor<[2,2],f32> -> !torch.vtensor<[2,2],f32>
+    %product = torch.aten.mm %x, %centred : !torch.vtensor<[2,2],f32>, !torch.vtensor<[2,2],f32> -> !torch.vtensor<[2,2],f32>
+    %bounded = torch.aten.tanh %m : !torch.vtensor<[],f32> -> !torch.vtensor<[],f32>
+    %0 = torch.aten.sub.Tensor %product, %bounded, %int1 : !torch.vtensor<[2,2],f32>, !torch.vtensor<[],f32>, !torch.int -> !torch.vtensor<[2,2],f32>
     %gf = "hp.reduce_scatter"(%0) {mesh = @mesh, axes = ["dp"], dims = array<i64: 0>, reduce = "avg"} : (!torch.vtensor<[2,2],f32>) -> !hp.future<[!torch.vtensor<[1,2],f32>]>
     %g = "hp.wait"(%gf) : (!hp.future<[!torch.vtensor<[1,2],f32>]>) -> !torch.vtensor<[1,2],f32>
     %square = torch.aten.sum %g, %none : !torch.vtensor<[1,2],f32>, !torch.none -> !torch.vtensor<[],f32>
@@ -143,6 +147,30 @@ module @statistics attributes {hp.level = "spmd"} {
     %scaled = torch.aten.div.Tensor %g, %n : !torch.vtensor<[1,2],f32>, !torch.vtensor<[],f32> -> !torch.vtensor<[1,2],f32>
     %decayed = torch.aten.add.Tensor %scaled, %w, %int1 : !torch.vtensor<[1,2],f32>, !torch.vtensor<[1,2],f32>, !torch.int -> !torch.vtensor<[1,2],f32>
     return %loss, %decayed : !torch.vtensor<[],f32>, !torch.vtensor<[1,2],f32>
+  }
+}
+
+// -----
+
+// A gradient that no rank's data enters needs no mean. One over a tensor axis is another matter: `w` is split over it.
+// CHECK-LABEL: @other_gradients
+module @other_gradients attributes {hp.level = "spmd"} {
+  "hp.mesh"() {sym_name = "mesh", axis_names = ["dp", "tp"], axis_sizes = array<i64: 2, 2>} : () -> ()
+  func.func @joint(
+      %v: !torch.vtensor<[2],f32> {hp.role = "param", hp.fqn = ["v"], hp.trainable},
+      %w: !torch.vtensor<[2],f32> {hp.role = "param", hp.fqn = ["w"], hp.trainable, hp.sharding = #hp.sharding<@mesh, [["tp"]]>},
+      %x: !torch.vtensor<[2],f32> {hp.role = "input", hp.name = "x", hp.batch_dim = 0 : i64, hp.sharding = #hp.sharding<@mesh, [["dp"]]>})
+      -> (!torch.vtensor<[],f32> {hp.role = "loss"}, !torch.vtensor<[2],f32> {hp.role = "grad", hp.fqn = ["v"]}, !torch.vtensor<[2],f32> {hp.role = "grad", hp.fqn = ["w"], hp.sharding = #hp.sharding<@mesh, [["tp"]]>}) {
+    %none = torch.constant.none
+    %0 = torch.aten.mul.Tensor %x, %w : !torch.vtensor<[2],f32>, !torch.vtensor<[2],f32> -> !torch.vtensor<[2],f32>
+    %loss = torch.aten.sum %0, %none : !torch.vtensor<[2],f32>, !torch.none -> !torch.vtensor<[],f32>
+    %g = torch.aten.tanh %v : !torch.vtensor<[2],f32> -> !torch.vtensor<[2],f32>
+    %1 = torch.aten.tanh %x : !torch.vtensor<[2],f32> -> !torch.vtensor<[2],f32>
+    %pf = "hp.all_reduce"(%1) {mesh = @mesh, axes = ["tp"], reduce = "sum"} : (!torch.vtensor<[2],f32>) -> !hp.future<[!torch.vtensor<[2],f32>]>
+    %p = "hp.wait"(%pf) : (!hp.future<[!torch.vtensor<[2],f32>]>) -> !torch.vtensor<[2],f32>
+    %hf = "hp.all_reduce"(%p) {mesh = @mesh, axes = ["dp"], reduce = "avg"} : (!torch.vtensor<[2],f32>) -> !hp.future<[!torch.vtensor<[2],f32>]>
+    %h = "hp.wait"(%hf) : (!hp.future<[!torch.vtensor<[2],f32>]>) -> !torch.vtensor<[2],f32>
+    return %loss, %g, %h : !torch.vtensor<[],f32>, !torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>
   }
 }
 

@@ -69,6 +69,15 @@ func.func @not_equal(%x: !torch.vtensor<[4,4],f32>, %y: !torch.vtensor<[4,4],f32
   return %0, %1, %2, %3 : !torch.vtensor<[4,4],f32>, !torch.vtensor<[4,4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>
 }
 
+// So does another result type.
+// CHECK-LABEL: func.func @other_type
+// CHECK-COUNT-2: torch.derefine
+func.func @other_type(%n: !torch.int) -> (!torch.optional<int>, !torch.number) {
+  %0 = torch.derefine %n : !torch.int to !torch.optional<int>
+  %1 = torch.derefine %n : !torch.int to !torch.number
+  return %0, %1 : !torch.optional<int>, !torch.number
+}
+
 // Draws of one stream are equal: they are a function of it, in either phase.
 // CHECK-LABEL: func.func @one_stream
 // CHECK:         %[[U:.*]] = "hp.uniform"

@@ -30,6 +30,16 @@ func.func @operators(%x: !torch.vtensor<[4],f32>) -> (!torch.vtensor<[4],f32>, !
   return %0, %1 : !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>
 }
 
+// An operator without results is there for something else.
+// CHECK-LABEL: func.func @no_results
+// CHECK:         torch.operator "torch.aten._linalg_check_errors"
+func.func @no_results(%x: !torch.vtensor<[],si32>) {
+  %str = torch.constant.str "inverse"
+  %true = torch.constant.bool true
+  torch.operator "torch.aten._linalg_check_errors"(%x, %str, %true) : (!torch.vtensor<[],si32>, !torch.str, !torch.bool) -> ()
+  return
+}
+
 // Calls and assertions stay.
 // CHECK-LABEL: func.func @calls
 // CHECK:         torch.aten._assert_scalar

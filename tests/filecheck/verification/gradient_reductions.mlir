@@ -71,7 +71,34 @@ module attributes {hp.level = "spmd"} {
 
 // -----
 
-// V10: reduced twice, with a cast, a pad and a sum between; the same tensor of a bucket of two.
+// V10: each data rank has its own running statistics; a gradient computed from new ones is from its data.
+module attributes {hp.level = "spmd"} {
+  "hp.mesh"() {sym_name = "mesh", axis_names = ["dp"], axis_sizes = array<i64: 2>} : () -> ()
+  func.func @joint(%w: !torch.vtensor<[2],f32> {hp.role = "param", hp.fqn = ["w"], hp.trainable}, %b: !torch.vtensor<[2],f32> {hp.role = "buffer", hp.fqn = ["b"]}, %x: !torch.vtensor<[2],f32> {hp.role = "input", hp.name = "x", hp.batch_dim = 0 : i64, hp.sharding = #hp.sharding<@mesh, [["dp"]]>}, %l: !torch.vtensor<[],f32> {hp.role = "input", hp.name = "l"}) -> (!torch.vtensor<[],f32> {hp.role = "loss"}, !torch.vtensor<[2],f32> {hp.role = "grad", hp.fqn = ["w"]}, !torch.vtensor<[2],f32> {hp.role = "buffer", hp.fqn = ["b"]}) {
+    // expected-error@below {{'torch.aten.tanh' op gradient of 'w' is not reduced over axis 'dp'}}
+    %g = torch.aten.tanh %b : !torch.vtensor<[2],f32> -> !torch.vtensor<[2],f32>
+    // expected-note@below {{returned here as result 1}}
+    return %l, %g, %x : !torch.vtensor<[],f32>, !torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>
+  }
+}
+
+// -----
+
+// V10: every data rank draws its own random numbers.
+module attributes {hp.level = "spmd"} {
+  "hp.mesh"() {sym_name = "mesh", axis_names = ["dp"], axis_sizes = array<i64: 2>} : () -> ()
+  func.func @joint(%w: !torch.vtensor<[2],f32> {hp.role = "param", hp.fqn = ["w"], hp.trainable}, %x: !torch.vtensor<[2],f32> {hp.role = "input", hp.name = "x", hp.batch_dim = 0 : i64, hp.sharding = #hp.sharding<@mesh, [["dp"]]>}, %l: !torch.vtensor<[],f32> {hp.role = "input", hp.name = "l"}) -> (!torch.vtensor<[],f32> {hp.role = "loss"}, !torch.vtensor<[2],f32> {hp.role = "grad", hp.fqn = ["w"]}) {
+    %int2 = torch.constant.int 2
+    // expected-error@below {{'hp.uniform' op gradient of 'w' is not reduced over axis 'dp'}}
+    %g = "hp.uniform"(%int2) {stream = 0 : i64} : (!torch.int) -> !torch.vtensor<[2],f32>
+    // expected-note@below {{returned here as result 1}}
+    return %l, %g : !torch.vtensor<[],f32>, !torch.vtensor<[2],f32>
+  }
+}
+
+// -----
+
+// V10: reduced twice, with a cast and a sum between, as one of a bucket of two.
 module attributes {hp.level = "spmd"} {
   "hp.mesh"() {sym_name = "mesh", axis_names = ["dp"], axis_sizes = array<i64: 2>} : () -> ()
   func.func @joint(%w: !torch.vtensor<[2],f32> {hp.role = "param", hp.fqn = ["w"], hp.trainable}, %v: !torch.vtensor<[2],f32> {hp.role = "param", hp.fqn = ["v"], hp.trainable}, %x: !torch.vtensor<[2],f32> {hp.role = "input", hp.name = "x", hp.batch_dim = 0 : i64, hp.sharding = #hp.sharding<@mesh, [["dp"]]>}, %l: !torch.vtensor<[],f32> {hp.role = "input", hp.name = "l"}) -> (!torch.vtensor<[],f32> {hp.role = "loss"}, !torch.vtensor<[2],f32> {hp.role = "grad", hp.fqn = ["w"]}, !torch.vtensor<[2],f32> {hp.role = "grad", hp.fqn = ["v"]}) {
@@ -87,7 +114,8 @@ module attributes {hp.level = "spmd"} {
     // expected-error@below {{'hp.all_reduce' op gradient of 'w' (module 'up') is reduced twice over axis 'dp'}}
     %b = "hp.all_reduce"(%sum, %x) {mesh = @mesh, axes = ["dp"], reduce = "avg", hp.module = "up"} : (!torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>) -> !hp.future<[!torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>]>
     %h:2 = "hp.wait"(%b) : (!hp.future<[!torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>]>) -> (!torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>)
-    return %l, %h#0, %h#1 : !torch.vtensor<[],f32>, !torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>
+    %negative = torch.aten.neg %h#0 : !torch.vtensor<[2],f32> -> !torch.vtensor<[2],f32>
+    return %l, %negative, %h#1 : !torch.vtensor<[],f32>, !torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>
   }
 }
 
