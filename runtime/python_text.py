@@ -13,7 +13,7 @@ from ..errors import RuntimeFault
 from .aliasing import Aliases, program_aliases
 from .operators import recv_types, resolve
 from .program import COLLECTIVES, Arg, Argument, Function, Named, Op, Program, Ref, Result, last_uses
-from .source_text import WIDTH, Names, filled, identifier, is_plain, one_line, one_line_each, tuple_text
+from .source_text import WIDTH, Names, filled, identifier, is_plain, one_line, tuple_text
 
 _RANDOM = ("hp.uniform", "hp.normal")
 _ARRIVED = {
@@ -58,9 +58,12 @@ def to_python(program: Program, rank: int = 0) -> str:
     """
     entries = list(dict.fromkeys(program.entry(rank, kind).name for kind in ("train", "evaluate")))
     names = reachable_functions(program, entries)
-    title = f"# Rank {rank} of mesh {program.mesh}, Program {program.digest[:12]}.\n"
-    title += f"# Enters {' or '.join(entries)}. `hp` is this rank's hpir.runtime.collectives.RankOps.\n"
-    return one_line_each(title) + write_module(program, names, program_aliases(program, names)).text
+    title = [
+        f"Rank {rank} of mesh {program.mesh}, Program {program.digest[:12]}.",
+        f"Enters {' or '.join(entries)}. `hp` is this rank's hpir.runtime.collectives.RankOps.",
+    ]
+    comment = "".join(f"# {one_line(line)}\n" for line in title)
+    return comment + write_module(program, names, program_aliases(program, names)).text
 
 
 def reachable_functions(program: Program, entries: Iterable[str]) -> list[str]:
@@ -132,6 +135,13 @@ def write_module(
 
 def _is_operator(op: Op) -> bool:
     return not op.target.startswith("hp.") and op.target not in ("call", "literal")
+
+
+def _types_comment(op: Op) -> str:
+    types = [str(type_) for type_ in op.types if type_ is not None]
+    if len(", ".join(types)) > WIDTH // 2:
+        types = [types[0], f"... ({len(types)} tensors)"]
+    return one_line(f"# {', '.join(types)}") if types else ""
 
 
 def _comment(info: Argument | Result) -> str:
@@ -254,7 +264,11 @@ class _FunctionWriter:
     def _delete(self, values: Iterable[int]) -> None:
         names = [self.spelled.pop(value) for value in values if value in self.spelled]
         if names:
-            self.lines.append(f"    del {', '.join(names)}")
+            line = f"    del {', '.join(names)}"
+            if self.terse or len(line) <= WIDTH:
+                self.lines.append(line)
+            else:
+                self.lines += ["    del (", *filled(names), "    )"]
 
     def _assign(self, op: Op, name: str, arguments: Sequence[str] | None = None, wanted: Sequence[str] = ()) -> None:
         """Write ``results = name(arguments)``, or ``result = name`` without arguments."""
@@ -267,8 +281,7 @@ class _FunctionWriter:
             self.spelled[value] = self.names.fresh(wanted[position] if wanted else base)
             targets.append(self.spelled[value])
         several = op.target in ("call", "hp.wait", "hp.accumulate") or (_is_operator(op) and _gives_several(op))
-        types = [str(type_) for type_ in op.types if type_ is not None]
-        comment = one_line(f"# {', '.join(types)}") if types and not self.terse and op.target != "call" else ""
+        comment = "" if self.terse or op.target == "call" else _types_comment(op)
         left = f"{tuple_text(targets) if several else targets[0]} = " if targets else ""
         line = f"    {left}{name}" + ("" if arguments is None else f"({', '.join(arguments)})")
         if self.terse or len(line) <= WIDTH:

@@ -48,11 +48,6 @@ def one_line(text: str) -> str:
     return " ".join("".join(character if character.isprintable() else " " for character in text).split())
 
 
-def one_line_each(text: str) -> str:
-    """Return the lines of `text`, each fit for a comment."""
-    return "".join(f"{one_line(line)}\n" for line in text.split("\n") if line)
-
-
 def is_plain(name: str) -> bool:
     """Tell whether `name` may stand before ``=`` in a call."""
     return name.isidentifier() and not keyword.iskeyword(name)

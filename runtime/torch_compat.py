@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -90,8 +91,11 @@ def compile_graph(graph_module: GraphModule, inputs: Sequence[Tensor]) -> Callab
     Returns:
         A function of a list of inputs, which it empties, to a sequence of outputs.
     """
-    inductor = importlib.import_module("torch._inductor.compile_fx")
-    compiled = inductor.compile_fx(graph_module, list(inputs))
+    with warnings.catch_warnings():
+        # Inductor imports deprecated parts of torch itself.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        inductor = importlib.import_module("torch._inductor.compile_fx")
+        compiled = inductor.compile_fx(graph_module, list(inputs))
 
     # It takes positional arguments, whatever its `_boxed_call` says.
     def boxed(arguments: list[Tensor]) -> Sequence[Any]:

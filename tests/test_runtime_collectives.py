@@ -252,24 +252,30 @@ def run_checks(rank: int, checks: Sequence[Check]) -> list[list[Tensor]]:
     return results
 
 
-def compare(checks: Sequence[Check], found: Sequence[Sequence[Sequence[Tensor]]]) -> None:
-    """Compare what each rank returned for each check with the simulator."""
-    for number, check in enumerate(checks):
-        batch = {f"x{index}": operand for index, operand in enumerate(check.operands)}
-        expected = simulate(check.program, {}, batch, check_types=True).per_rank
-        for rank, wanted in enumerate(expected):
-            got = found[rank][number]
-            assert len(got) == len(wanted)
-            for position, (left, right) in enumerate(zip(got, wanted, strict=True)):
-                where = f"{check.name}: rank {rank}: result {position}"
-                assert (left.shape, left.dtype) == (right.shape, right.dtype), where
-                if check.exact:
-                    assert torch.equal(left, right), where
-                else:
-                    torch.testing.assert_close(left, right, msg=lambda text, where=where: f"{where}: {text}")
+def compare(check: Check, found: Sequence[Sequence[Tensor]]) -> None:
+    """Compare what each rank returned for a check with the simulator."""
+    batch = {f"x{index}": operand for index, operand in enumerate(check.operands)}
+    expected = simulate(check.program, {}, batch, check_types=True).per_rank
+    for rank, (got, wanted) in enumerate(zip(found, expected, strict=True)):
+        assert len(got) == len(wanted)
+        for position, (left, right) in enumerate(zip(got, wanted, strict=True)):
+            where = f"{check.name}: rank {rank}: result {position}"
+            assert (left.shape, left.dtype) == (right.shape, right.dtype), where
+            if check.exact:
+                assert torch.equal(left, right), where
+            else:
+                torch.testing.assert_close(left, right, msg=lambda text, where=where: f"{where}: {text}")
 
 
-@pytest.mark.parametrize("make_checks", [gathers, dtypes, layouts, messages])
-def test_real_ranks_equal_the_simulator(make_checks: Callable[[], list[Check]]) -> None:
-    checks = make_checks()
-    compare(checks, run_ranks(run_checks, 4, checks))
+CHECKS = [*gathers(), *dtypes(), *layouts(), *messages()]
+
+
+@pytest.fixture(scope="module")
+def results() -> list[list[list[Tensor]]]:
+    """What each of four real ranks returns for each check; one start of the ranks for all."""
+    return run_ranks(run_checks, 4, CHECKS)
+
+
+@pytest.mark.parametrize("number", range(len(CHECKS)), ids=[check.name for check in CHECKS])
+def test_real_ranks_equal_the_simulator(number: int, results: list[list[list[Tensor]]]) -> None:
+    compare(CHECKS[number], [rank[number] for rank in results])
