@@ -12,8 +12,10 @@ from torch import nn
 from torch.fx import GraphModule
 from torch_mlir import ir
 
+from ..errors import CaptureError
 from .capture import capture
 from .import_graph import import_joint
+from .source_places import definition_place
 from .step_module import TrainFunction
 
 
@@ -50,6 +52,7 @@ def export(
     batch: Mapping[str, Any],
     *,
     batch_dims: int | Mapping[str, int | None] = 0,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
 ) -> Exported:
     """Capture a training step, forward and backward, as MLIR.
 
@@ -63,6 +66,8 @@ def export(
         batch: keyword inputs, all tensors, of the shapes and dtypes to compile for.
         batch_dims: the dim that microbatches and data ranks split, for all inputs, or per input (None: given whole
             to each). 0-d inputs are given whole.
+        dynamic: dims whose sizes may change from step to step, by input. This version compiles for fixed sizes and
+            refuses any.
 
     Returns:
         An `Exported` with the module at level "joint".
@@ -74,5 +79,11 @@ def export(
         >>> exported = hpir.export(model, lambda model, x, y: F.mse_loss(model(x), y), {"x": x, "y": y})
         >>> print(exported.module)
     """
+    if dynamic:
+        name = next(iter(dynamic))
+        raise CaptureError(
+            f"{definition_place(train_fn)}: dynamic: this version compiles for fixed sizes; leave out '{name}' and "
+            "export once per size"
+        )
     joint = capture(model, train_fn, batch, batch_dims)
     return Exported(import_joint(joint), joint.state, joint.graph_module)

@@ -71,6 +71,25 @@ def test_step_equals_the_plain_loop(name: str, plan: str, microbatches: int) -> 
     assert_step_equals_loop(program, case, case.model(torch.float64), data_ranks(plan), microbatches, 1e-10)
 
 
+LOWER = {torch.float32: 2e-5, torch.bfloat16: 6e-2}
+
+
+@pytest.mark.parametrize("dtype", LOWER, ids=str)
+@pytest.mark.parametrize("plan", ("dp2", "hsdp2x2"))
+@pytest.mark.parametrize("name", [case.name for case in CASES])
+def test_step_equals_the_plain_loop_in_lower_precision(name: str, plan: str, dtype: torch.dtype) -> None:
+    case, ranks = BY_NAME[name], data_ranks(plan)
+    program = hpir.compile_program(captured(name, 2, dtype), plan_for(case, plan, 2))
+    model, batch = case.model(dtype), case.data(4 * ranks, dtype)
+    result = hpir.simulate(program, captured(name, 2, dtype).state, batch, check_types=True)
+    expected = reference_step(model, case.train, batch, data_ranks=ranks, microbatches=2, batch_dims=case.batch_dims)
+    torch.testing.assert_close(result.loss.double(), expected.loss, rtol=LOWER[dtype], atol=LOWER[dtype])
+    for key, gradient in expected.grads.items():
+        assert result.grads[key].dtype == dtype
+        scale = max(float(gradient.abs().max()), 1e-3)
+        torch.testing.assert_close(result.grads[key], gradient, rtol=0, atol=LOWER[dtype] * scale, msg=key)
+
+
 @pytest.mark.parametrize("plan", ("dp3", "hsdp2x2"))
 @pytest.mark.parametrize("name", [case.name for case in CASES])
 def test_three_optimiser_steps_equal_the_plain_loop(name: str, plan: str) -> None:
