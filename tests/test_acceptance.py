@@ -81,7 +81,9 @@ def test_step_equals_the_plain_loop_in_lower_precision(name: str, plan: str, dty
     case, ranks = BY_NAME[name], data_ranks(plan)
     program = hpir.compile_program(captured(name, 2, dtype), plan_for(case, plan, 2))
     model, batch = case.model(dtype), case.data(4 * ranks, dtype)
-    result = hpir.simulate(program, captured(name, 2, dtype).state, batch, check_types=True)
+    # Of batch norm's saved statistics in bfloat16, torch's shape function and its CPU kernel say different dtypes.
+    check_types = not (name == "convnet" and dtype == torch.bfloat16)
+    result = hpir.simulate(program, captured(name, 2, dtype).state, batch, check_types=check_types)
     expected = reference_step(model, case.train, batch, data_ranks=ranks, microbatches=2, batch_dims=case.batch_dims)
     torch.testing.assert_close(result.loss.double(), expected.loss, rtol=LOWER[dtype], atol=LOWER[dtype])
     for key, gradient in expected.grads.items():
