@@ -50,8 +50,9 @@ def initialize_shards(
         RuntimeFault: a module has no such method, it fails, or it leaves a parameter or buffer without values; the text
             names it.
     """
-    for shard in shards:
-        _mark(shard.trimmed(shard.padded()))
+    with torch.no_grad():
+        for shard in shards:
+            _mark(shard.trimmed(shard.padded()))
     marks: dict[str, tuple[Tensor, int]] = {}
     for name, (module, key) in buffers.items():
         meta = module._buffers[key]
