@@ -24,9 +24,6 @@ class Findings:
         """Note a broken rule; arguments as for `error_at`."""
         self._errors.extend(error_at(op, message, notes=notes, named=named).diagnostics)
 
-    def __bool__(self) -> bool:
-        return bool(self._errors)
-
     def raise_any(self) -> None:
         """Raise what was found.
 
