@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
 from ..errors import CaptureError
-from .normalize import normalize
+from .normalize import normalize, place_of
 from .source_places import last_user_place
 from .step_module import Outputs
 
@@ -99,7 +99,10 @@ def assemble(
     for names, tensor in parameters:
         if names[0] in placeholders:
             order.append(placeholders[names[0]])
-            arguments.append(Described("param", names, trainable=tensor.requires_grad))
+            # One that is used and yet has no gradient is cut off from the loss (detached, under no_grad): it is not
+            # trained, and saying otherwise would look like a gradient that got lost.
+            trained = names[0] in gradients or not placeholders[names[0]].users
+            arguments.append(Described("param", names, trainable=tensor.requires_grad and trained))
     for names, _ in buffers:
         if names[0] in placeholders:
             order.append(placeholders[names[0]])
@@ -218,20 +221,31 @@ LITERAL_ELEMENTS = 16
 
 def _lift_constants(graph_module: GraphModule) -> _Constants:
     constants = _Constants()
+    lifted: dict[tuple[object, ...], Node] = {}
     graph = graph_module.graph
     for node in graph.find_nodes(op="get_attr"):
         tensor = getattr(graph_module, str(node.target))
         if not isinstance(tensor, torch.Tensor):
             raise CaptureError(f"cannot capture a constant of type {type(tensor).__name__}")
         node.meta.setdefault("val", tensor)
-        if tensor.numel() <= LITERAL_ELEMENTS and not isinstance(tensor, FakeTensor):
+        if isinstance(tensor, FakeTensor):
+            raise CaptureError(
+                f"{place_of(node)}: a constant of shape {list(tensor.shape)} has no values: "
+                "make it a buffer, or build the model on a device"
+            )
+        if tensor.numel() <= LITERAL_ELEMENTS:
             continue
-        name = f"constant.{len(constants.nodes)}"
-        with graph.inserting_before(node):
-            placeholder = graph.placeholder(name.replace(".", "_"))
-        placeholder.meta = dict(node.meta)
+        # Forward and backward fetch the same tensor under different names.
+        storage = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        placeholder = lifted.get(storage)
+        if placeholder is None:
+            name = f"constant.{len(constants.nodes)}"
+            with graph.inserting_before(next(iter(graph.nodes))):
+                placeholder = graph.placeholder(name.replace(".", "_"))
+            placeholder.meta = dict(node.meta)
+            lifted[storage] = placeholder
+            constants.nodes[name] = placeholder
+            constants.values_by_name[name] = tensor
         node.replace_all_uses_with(placeholder)
         graph.erase_node(node)
-        constants.nodes[name] = placeholder
-        constants.values_by_name[name] = tensor
     return constants

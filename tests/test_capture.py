@@ -182,6 +182,23 @@ def test_frozen_and_unused_parameters_have_no_gradient() -> None:
     assert [info.name for info in signature.with_role("input")] == ["x", "ignored", "y"]
 
 
+@pytest.mark.parametrize("plan", (None, {"mesh": {"dp": 2}, "fsdp": {"axes": ["dp"]}}), ids=("one", "dp2"))
+def test_a_parameter_that_is_only_used_detached_is_not_trained(plan: Any) -> None:
+    def train(model: nn.Module, x: Tensor) -> Tensor:
+        y = model[0](x) + model[1](x).detach()  # type: ignore[index]
+        loss: Tensor = y.square().mean()
+        return loss
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    exported = hpir.export(model, train, {"x": X})
+    trained = [info.name for info in signature_of(exported).with_role("param") if info.trainable]
+    assert trained == ["0.weight", "0.bias"]
+    batch = {"x": torch.randn(8 * (2 if plan else 1), 4)}
+    result = hpir.simulate(hpir.compile_program(exported, plan), exported.state, batch)
+    assert list(result.grads) == ["0.weight", "0.bias"]
+    torch.testing.assert_close(result.loss, train(model, batch["x"]).detach())
+
+
 def test_buffers_are_arguments_and_their_new_values_results() -> None:
     case = BY_NAME["convnet"]
     signature = signature_of(hpir.export(case.model(), case.train, case.data(4)))
