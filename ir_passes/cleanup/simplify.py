@@ -15,7 +15,7 @@ from ...dialect.signature import step_functions
 from ..base import ModulePass
 from ..effects import Effect, effect_of
 from ..phases import BACKWARD, FORWARD
-from ..sharding.parameter_chains import CASTS, VIEWS, operator_name
+from ..views import CASTS, VIEWS, operator_name
 
 # Levels at which every rank runs the same function, so that all of them leave out the same communication.
 _SAME_ON_ALL_RANKS = ("joint", "annotated", "spmd")

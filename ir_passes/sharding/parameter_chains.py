@@ -12,64 +12,7 @@ from dataclasses import dataclass, field
 from torch_mlir import ir
 
 from ..phases import BACKWARD, Phases, earlier
-
-VIEWS = frozenset(
-    {
-        "aten.__getitem__.t",
-        "aten._reshape_alias",
-        "aten._unsafe_view",
-        "aten.alias",
-        "aten.clone",
-        "aten.contiguous",
-        "aten.detach",
-        "aten.diagonal",
-        "aten.expand",
-        "aten.numpy_T",
-        "aten.permute",
-        "aten.reshape",
-        "aten.select.int",
-        "aten.slice.Tensor",
-        "aten.split.Tensor",
-        "aten.split_with_sizes",
-        "aten.squeeze",
-        "aten.squeeze.dim",
-        "aten.squeeze.dims",
-        "aten.t",
-        "aten.transpose.int",
-        "aten.unbind.int",
-        "aten.unsqueeze",
-        "aten.view",
-        "prim.ListUnpack",
-    }
-)
-"""Operators whose results hold elements of their one tensor operand (or list of tensors) and nothing else."""
-
-UNPACKING = frozenset({"aten.__getitem__.t", "prim.ListUnpack"})
-"""Of these, those that take tensors out of a list."""
-
-CASTS = frozenset({"aten._to_copy", "aten.to.dtype", "prims.convert_element_type"})
-"""Operators that give their one tensor operand in another dtype."""
-
-
-def operator_name(op: ir.Operation) -> str:
-    """Return an operator's name as torch spells it, a default overload left out: ``aten.t``, ``aten.slice.Tensor``."""
-    name = op.name
-    if name == "torch.operator":
-        name = ir.StringAttr(op.attributes["name"]).value
-    return str(name).removeprefix("torch.").removesuffix(".default")
-
-
-def holds_tensors(type_: ir.Type) -> bool:
-    """Return whether values of a type are tensors, or lists of tensors."""
-    return "tensor" in str(type_)
-
-
-def is_link(op: ir.Operation) -> bool:
-    """Return whether an op is a view or a cast of one tensor and depends on no other."""
-    name = operator_name(op)
-    if name not in VIEWS and name not in CASTS:
-        return False
-    return sum(holds_tensors(operand.type) for operand in op.operands) == 1
+from ..views import is_link
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from ...dialect.signature import body_of
 from ...dialect.types import DTYPE_BYTES, FLOAT_DTYPES, TensorType, tensor_type
 from ..build import Builder, Site, type_of
 from ..phases import FORWARD, Phases, earlier
-from .parameter_chains import CASTS, UNPACKING, VIEWS, Use, holds_tensors, is_link, operator_name, uses_of
+from ..views import CASTS, UNPACKING, VIEWS, holds_tensors, is_link, operator_name
+from .parameter_chains import Use, uses_of
 from .parameter_plan import ParameterPlan
 
 MATMUL_FAMILY = frozenset(

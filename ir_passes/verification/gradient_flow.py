@@ -26,7 +26,7 @@ from ...dialect.attributes import read_strings
 from ...dialect.signature import Signature, body_of, return_of
 from ...mesh import Mesh
 from ..effects import Effect, effect_of, effect_of_name
-from ..sharding.parameter_chains import CASTS, VIEWS, operator_name
+from ..views import CASTS, VIEWS, operator_name
 
 NEW = -1
 """In place of a reduction's number: the value is computed from reduced ones."""
