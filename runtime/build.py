@@ -14,9 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ..errors import RuntimeFault, nearest
 from . import torch_compat
 from .aliasing import program_aliases
+from .bindings import callable_of
 from .collectives import RankOps
 from .graph import argument_types, build_graph, draw_inputs
-from .operators import resolve, torch_dtype
+from .operators import torch_dtype
 from .program import Function, Program
 from .python_text import reachable_functions, write_module
 
@@ -57,7 +58,7 @@ class Executable:
         self._file = f"<hpir {program.digest[:12]} rank {ops.ranks.rank}>"
         linecache.cache[self._file] = (len(self._module.text), None, self._module.text.splitlines(True), self._file)
         namespace: dict[str, Any] = {"hp": ops}
-        namespace.update((name, resolve(target)._op) for name, target in self._module.operators.items())
+        namespace.update((name, callable_of(target)) for name, target in self._module.operators.items())
         for name in compiled:
             namespace[self._module.functions[name]] = _Compiled(program, name, ops, self.aliases[name].owned)
         exec(compile(self._module.text, self._file, "exec"), namespace)
