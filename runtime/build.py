@@ -145,4 +145,4 @@ class _Compiled:
 
 
 def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    return tensor.data_ptr()

@@ -20,44 +20,28 @@ from .device import Group, RankMesh
 from .operators import torch_dtype
 from .random import RandomContext
 from .torch_compat import functional_collectives, has_overlap
+from .wires import (
+    Finish,
+    Future,
+    Part,
+    Wire,
+    arrived,
+    average,
+    buckets,
+    carrier,
+    chain,
+    concatenated,
+    gathered,
+    joined_pieces,
+    pack,
+    piece_shape,
+    stacked_pieces,
+    sum_of,
+    summable,
+    unpack,
+)
 
 aten = torch.ops.aten
-
-# What every backend moves and adds. All else is moved as bits of the same width and added in a wider dtype.
-_NATIVE = frozenset(
-    {
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.int32,
-        torch.int8,
-        torch.uint8,
-    }
-)
-_CARRIERS = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
-# Two's complement sums are the same with and without a sign.
-_SUM_AS_BITS = {torch.uint32: torch.int32, torch.uint64: torch.int64}
-
-Finish = Callable[[Any], Any]
-
-
-class Future:
-    """Tensors on their way.
-
-    Attributes:
-        values: what will hold them; not to be read before the wait.
-        finish: per tensor, what turns the arrived into the result; None for nothing.
-        works: of messages, to be waited for; collectives' are known to torch by their tensors.
-    """
-
-    __slots__ = ("finish", "values", "works")
-
-    def __init__(self, values: list[Any], finish: list[Finish | None], works: Sequence[Any] | None = None):
-        self.values = values
-        self.finish = finish
-        self.works = works
 
 
 class RankOps:
@@ -78,18 +62,48 @@ class RankOps:
         self._averages = ranks.backend in ("nccl", "hccl", "xccl")
         # gloo's reduce-scatter is an all-reduce of which most is thrown away; an exchange and a sum moves half of that.
         self._exchanges = ranks.backend == "gloo"
+        # A message of gloo's costs more than a copy of what is small.
+        self._packs = ranks.backend == "gloo"
         self._pending: set[Future] = set()
         self._sends: list[tuple[list[Any], Sequence[Tensor]]] = []
-        ops = functional_collectives()
-        self._gather = ops.all_gather_into_tensor.default
-        self._scatter = ops.reduce_scatter_tensor.default
-        self._reduce = ops.all_reduce.default
-        self._exchange = ops.all_to_all_single.default
-        self._broadcast = ops.broadcast.default
-        self._wait = ops.wait_tensor.default
+        self._functional = functional_collectives()
+        self._gather = self._functional.all_gather_into_tensor.default
+        self._wait = self._functional.wait_tensor.default
 
-    def _start(self, values: list[Any], finish: list[Finish | None]) -> Future:
-        future = Future(values, finish)
+    def _start(
+        self,
+        wires: Sequence[Wire],
+        start: Callable[[Any], Any],
+        start_all: Callable[[list[Any]], Any] | None = None,
+        *,
+        before: int = 1,
+        after: int = 1,
+    ) -> Future:
+        """Start a collective for each operand, or for several together.
+
+        Args:
+            wires: the operands.
+            start: starts it for one tensor.
+            start_all: starts it for several tensors at once, where there is an operator for that.
+            before: rows of an operand, one for each member of the group; 1 where it has none.
+            after: rows of what arrives.
+        """
+        parts: list[Part] = []
+        if len(wires) == 1 or not (self._packs or start_all):
+            parts += [Part(start(wire.tensor), (position,), wire.finish) for position, wire in enumerate(wires)]
+        elif self._packs:
+            for bucket in buckets(wires):
+                together = [wires[position] for position in bucket]
+                if len(together) == 1:
+                    parts.append(Part(start(together[0].tensor), tuple(bucket), together[0].finish))
+                else:
+                    value = start(pack(together, before))
+                    parts.append(Part(value, tuple(bucket), unpack(together, before, after)))
+        else:
+            assert start_all is not None
+            values = start_all([wire.tensor for wire in wires])
+            parts += [Part(values[position], (position,), wire.finish) for position, wire in enumerate(wires)]
+        future = Future(parts)
         self._pending.add(future)
         return future
 
@@ -97,13 +111,18 @@ class RankOps:
         """Start ``hp.all_gather``."""
         group = self.ranks.group(axes)
         if group.size == 1:
-            return _arrived(tensors)
-        values, finish = [], []
+            return arrived(tensors)
+        wires = []
         for tensor, dim in zip(tensors, dims, strict=True):
-            bits, back = _carrier(tensor)
-            values.append(self._gather(bits, group.size, group.name))
-            finish.append(_chain(back, _gathered(group, dim)))
-        return self._start(values, finish)
+            bits, back = carrier(tensor)
+            wires.append(Wire(bits, tuple(tensor.shape), tensor.dtype, chain(back, gathered(group, dim))))
+        size, name = group.size, group.name
+        return self._start(
+            wires,
+            lambda wire: self._gather(wire, size, name),
+            lambda some: self._functional.all_gather_into_tensor_coalesced.default(some, size, name),
+            after=size,
+        )
 
     def reduce_scatter(
         self, tensors: Sequence[Tensor], axes: Sequence[str], dims: Sequence[int], reduce: str
@@ -111,24 +130,37 @@ class RankOps:
         """Start ``hp.reduce_scatter``."""
         group = self.ranks.group(axes)
         if group.size == 1:
-            return _arrived(tensors)
-        native = self._averages and reduce == "avg"
-        values, finish = [], []
+            return arrived(tensors)
+        kind, mean = self._reduction(reduce, group)
+        size, name = group.size, group.name
+        wires = []
         for tensor, dim in zip(tensors, dims, strict=True):
-            terms, back = _summable(tensor)
-            average = None if native or reduce != "avg" else _average(group)
+            terms, back = summable(tensor)
+            pieces = piece_shape(tensor, dim, group)
             if self._exchanges:
-                values.append(self._swap(_stacked_pieces(terms, dim, group), group))
-                finish.append(_chain(_sum_of(group), average, back))
+                finish = chain(sum_of(group), mean, back)
+                wires.append(Wire(stacked_pieces(terms, dim, group), (size, *pieces), tensor.dtype, finish))
             else:
-                rows = _joined_pieces(terms, dim, group)
-                values.append(self._scatter(rows, "avg" if native else "sum", group.size, group.name))
-                finish.append(_chain(average, back))
-        return self._start(values, finish)
+                shape = (size * pieces[0], *pieces[1:])
+                wires.append(Wire(joined_pieces(terms, dim, group), shape, tensor.dtype, chain(mean, back)))
+        if self._exchanges:
+            return self._start(wires, lambda wire: self._swap(wire, group), before=size, after=size)
+        return self._start(
+            wires,
+            lambda wire: self._functional.reduce_scatter_tensor.default(wire, kind, size, name),
+            lambda some: self._functional.reduce_scatter_tensor_coalesced.default(some, kind, size, name),
+            before=size,
+        )
+
+    def _reduction(self, reduce: str, group: Group) -> tuple[str, Finish | None]:
+        """Return what the backend is asked for, and what makes that the result."""
+        if reduce == "sum" or self._averages:
+            return reduce, None
+        return "sum", average(group)
 
     def _swap(self, stacked: Tensor, group: Group) -> Tensor:
         ones = [1] * group.size
-        result: Tensor = self._exchange(stacked, ones, ones, group.name)
+        result: Tensor = self._functional.all_to_all_single.default(stacked, ones, ones, group.name)
         return result
 
     def all_reduce(
@@ -141,15 +173,17 @@ class RankOps:
         """Start ``hp.all_reduce``."""
         group = self.ranks.group(axes, coordinates)
         if group.size == 1:
-            return _arrived(tensors)
-        native = self._averages and reduce == "avg"
-        values, finish = [], []
+            return arrived(tensors)
+        kind, mean = self._reduction(reduce, group)
+        wires = []
         for tensor in tensors:
-            terms, back = _summable(tensor)
-            average = None if native or reduce != "avg" else _average(group)
-            values.append(self._reduce(aten.contiguous.default(terms), "avg" if native else "sum", group.name))
-            finish.append(_chain(average, back))
-        return self._start(values, finish)
+            terms, back = summable(tensor)
+            wires.append(Wire(aten.contiguous.default(terms), tuple(tensor.shape), tensor.dtype, chain(mean, back)))
+        return self._start(
+            wires,
+            lambda wire: self._functional.all_reduce.default(wire, kind, group.name),
+            lambda some: self._functional.all_reduce_coalesced.default(some, kind, group.name),
+        )
 
     def all_to_all(
         self, tensors: Sequence[Tensor], axes: Sequence[str], split_dims: Sequence[int], concat_dims: Sequence[int]
@@ -157,13 +191,14 @@ class RankOps:
         """Start ``hp.all_to_all``."""
         group = self.ranks.group(axes)
         if group.size == 1:
-            return _arrived(tensors)
-        values, finish = [], []
+            return arrived(tensors)
+        wires = []
         for tensor, split, concat in zip(tensors, split_dims, concat_dims, strict=True):
-            bits, back = _carrier(tensor)
-            values.append(self._swap(_stacked_pieces(bits, split, group), group))
-            finish.append(_chain(_concatenated(group, concat), back))
-        return self._start(values, finish)
+            bits, back = carrier(tensor)
+            shape = (group.size, *piece_shape(tensor, split, group))
+            finish = chain(concatenated(group, concat), back)
+            wires.append(Wire(stacked_pieces(bits, split, group), shape, tensor.dtype, finish))
+        return self._start(wires, lambda wire: self._swap(wire, group), before=group.size, after=group.size)
 
     def broadcast(
         self, tensors: Sequence[Tensor], axes: Sequence[str], root: int, coordinates: Sequence[int] | None = None
@@ -171,15 +206,14 @@ class RankOps:
         """Start ``hp.broadcast``."""
         group = self.ranks.group(axes, coordinates)
         if group.size == 1:
-            return _arrived(tensors)
+            return arrived(tensors)
         source = root if coordinates is None else tuple(coordinates).index(root)
         source = source if group.order is None else group.order[source]
-        values, finish = [], []
+        wires = []
         for tensor in tensors:
-            bits, back = _carrier(tensor)
-            values.append(self._broadcast(bits, source, group.name))
-            finish.append(back)
-        return self._start(values, finish)
+            bits, back = carrier(tensor)
+            wires.append(Wire(bits, tuple(tensor.shape), tensor.dtype, back))
+        return self._start(wires, lambda wire: self._functional.broadcast.default(wire, source, group.name))
 
     def send(self, tensors: Sequence[Tensor], axis: str, peer: int) -> None:
         """Start ``hp.send``; the tensors are kept until `drain`."""
@@ -197,7 +231,7 @@ class RankOps:
         group = ranks.channel(axis, sender, ranks.rank)
         values = [torch.empty(tuple(sizes), dtype=torch_dtype(dtype), device=ranks.device) for dtype, sizes in types]
         works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, value, sender, group) for value in values])
-        future = Future(values, [None] * len(values), works)
+        future = arrived(values, works)
         self._pending.add(future)
         return future
 
@@ -207,12 +241,21 @@ class RankOps:
         if future.works is not None:
             for work in future.works:
                 work.wait()
-            return list(future.values)
-        arrived = []
-        for value, finish in zip(future.values, future.finish, strict=True):
+            return [part.value for part in future.parts]
+        if len(future.parts) == 1 and len(future.parts[0].positions) == 1:
+            value, _, finish = future.parts[0]
             waited = self._wait(value)
-            arrived.append(waited if finish is None else finish(waited))
-        return arrived
+            return [waited if finish is None else finish(waited)]
+        results: dict[int, Tensor] = {}
+        # All waits come first: gloo writes all outputs of a coalesced collective at each of its waits.
+        arrivals = [self._wait(part.value) for part in future.parts]
+        for waited, (_, positions, finish) in zip(arrivals, future.parts, strict=True):
+            if len(positions) == 1:
+                results[positions[0]] = waited if finish is None else finish(waited)
+            else:
+                assert finish is not None
+                results.update(zip(positions, finish(waited), strict=True))
+        return [results[position] for position in range(len(results))]
 
     def shard_slice(self, tensor: Tensor, axes: Sequence[str], dim: int) -> Tensor:
         """Return this rank's piece, padded with zeros to the largest: ``hp.shard_slice``."""
@@ -272,7 +315,7 @@ class RankOps:
         waits: list[Callable[[], object]] = []
         for future in pending:
             if future.works is None:
-                waits.extend(_deferred(self._wait, value) for value in future.values)
+                waits.extend(_deferred(self._wait, part.value) for part in future.parts)
             else:
                 waits.extend(work.wait for work in future.works)
         waits.extend(work.wait for works, _ in sends for work in works)
@@ -290,109 +333,3 @@ class RankOps:
 
 def _deferred(function: Callable[[Any], object], value: Any) -> Callable[[], object]:
     return lambda: function(value)
-
-
-def _arrived(tensors: Sequence[Tensor]) -> Future:
-    return Future(list(tensors), [None] * len(tensors), ())
-
-
-def _chain(*steps: Finish | None) -> Finish | None:
-    present = [step for step in steps if step is not None]
-    if len(present) < 2:
-        return present[0] if present else None
-
-    def run(value: Any) -> Any:
-        for step in present:
-            value = step(value)
-        return value
-
-    return run
-
-
-def _carrier(tensor: Tensor) -> tuple[Tensor, Finish | None]:
-    """Return a contiguous tensor of the same bits in a dtype that backends move, and the way back."""
-    dtype = tensor.dtype
-    if dtype in _NATIVE:
-        return aten.contiguous.default(tensor), None
-    if dtype.is_complex:
-        real = aten.view_as_real.default(aten.resolve_conj.default(tensor))
-        return aten.contiguous.default(real), aten.view_as_complex.default
-    bits = aten.view.dtype(aten.contiguous.default(tensor), _CARRIERS[dtype.itemsize])
-    return bits, lambda value: aten.view.dtype(value, dtype)
-
-
-def _summable(tensor: Tensor) -> tuple[Tensor, Finish | None]:
-    """Return a tensor whose elementwise sum over ranks, taken back, is this one's."""
-    dtype = tensor.dtype
-    if dtype in _NATIVE:
-        return tensor, None
-    if dtype.is_complex:
-        return aten.view_as_real.default(aten.resolve_conj.default(tensor)), aten.view_as_complex.default
-    if dtype == torch.bool:
-        return aten._to_copy.default(tensor, dtype=torch.int32), lambda value: aten.ne.Scalar(value, 0)
-    if dtype in _SUM_AS_BITS:
-        return aten.view.dtype(tensor, _SUM_AS_BITS[dtype]), lambda value: aten.view.dtype(value, dtype)
-    wide = torch.float32 if dtype.is_floating_point else torch.int32
-    return aten._to_copy.default(tensor, dtype=wide), lambda value: aten._to_copy.default(value, dtype=dtype)
-
-
-def _in_torch_order(pieces: Any, group: Group) -> list[Tensor]:
-    """Return pieces by position as torch numbers their receivers."""
-    if group.order is None:
-        return [pieces[index] for index in range(group.size)]
-    placed: list[Any] = [None] * group.size
-    for position, index in enumerate(group.order):
-        placed[index] = pieces[position]
-    return placed
-
-
-def _by_position(pieces: Any, group: Group) -> list[Tensor]:
-    """Return pieces as torch numbers their senders by position."""
-    return [pieces[index] for index in (group.order or range(group.size))]
-
-
-def _joined_pieces(tensor: Tensor, dim: int, group: Group) -> Tensor:
-    """Return the pieces along `dim` one after the other along dim 0."""
-    if dim == 0 and group.order is None:
-        joined: Tensor = aten.contiguous.default(tensor)
-    else:
-        joined = aten.cat.default(_in_torch_order(aten.chunk.default(tensor, group.size, dim), group), 0)
-    return joined
-
-
-def _stacked_pieces(tensor: Tensor, dim: int, group: Group) -> Tensor:
-    """Return the pieces along `dim` as a new dim 0."""
-    if dim == 0 and group.order is None:
-        stacked: Tensor = aten.unflatten.int(aten.contiguous.default(tensor), 0, [group.size, -1])
-    else:
-        stacked = aten.stack.default(_in_torch_order(aten.chunk.default(tensor, group.size, dim), group), 0)
-    return stacked
-
-
-def _gathered(group: Group, dim: int) -> Finish | None:
-    if dim == 0 and group.order is None:
-        return None
-    return lambda value: aten.cat.default(_by_position(aten.chunk.default(value, group.size, 0), group), dim)
-
-
-def _concatenated(group: Group, dim: int) -> Finish:
-    if dim == 0 and group.order is None:
-        return lambda value: aten.flatten.using_ints(value, 0, 1)
-    return lambda value: aten.cat.default(_by_position(aten.unbind.int(value, 0), group), dim)
-
-
-def _sum_of(group: Group) -> Finish:
-    """Return the sum over dim 0 in the order of positions, so that it does not depend on the backend's."""
-
-    def run(value: Any) -> Any:
-        pieces = _by_position(aten.unbind.int(value, 0), group)
-        total = aten.add.Tensor(pieces[0], pieces[1])
-        for piece in pieces[2:]:
-            total = aten.add_.Tensor(total, piece)
-        return total
-
-    return run
-
-
-def _average(group: Group) -> Finish:
-    return lambda value: aten.div_.Scalar(value, group.size)

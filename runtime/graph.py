@@ -13,9 +13,10 @@ from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx.proxy import GraphAppendingTracer
 
 from ..errors import RuntimeFault
-from .collectives import Future, RankOps
+from .collectives import RankOps
 from .operators import literal_tensor, materialize, resolve, torch_dtype
 from .program import COLLECTIVES, Function, Op, Program, Ref, TensorType
+from .wires import Future
 
 _RANDOM = ("hp.uniform", "hp.normal")
 

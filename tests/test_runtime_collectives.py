@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from distributed_case import run_ranks
-from program_builder import FunctionBuilder, by_position, program_of
+from program_builder import FunctionBuilder, by_position, dtype, program_of
 from torch import Tensor
 
 from hpir.mesh import Mesh
@@ -152,15 +152,15 @@ def gathers() -> list[Check]:
     return checks
 
 
-def dtypes() -> list[Check]:
+def kinds() -> list[Check]:
     checks = []
-    for dtype in MOVED:
+    for kind in MOVED:
         checks.append(
             make(
-                f"moved {dtype}",
+                f"moved {kind}",
                 SQUARE,
                 (4, 2),
-                dtype,
+                kind,
                 lambda f, x: [
                     f.wait(f.all_gather(x, axes=("tp",), dims=(1,))),
                     f.wait(f.all_to_all(x, axes=("dp",), splits=(0,), concats=(1,))),
@@ -168,14 +168,14 @@ def dtypes() -> list[Check]:
                 ],
             )
         )
-    for dtype in ADDED:
-        for reduce in ("sum", "avg") if "int" not in dtype else ("sum",):
+    for kind in ADDED:
+        for reduce in ("sum", "avg") if "int" not in kind else ("sum",):
             checks.append(
                 make(
-                    f"added {dtype} {reduce}",
+                    f"added {kind} {reduce}",
                     SQUARE,
                     (4, 2),
-                    dtype,
+                    kind,
                     lambda f, x, reduce=reduce: [
                         f.wait(f.all_reduce(x, axes=("tp",), reduce=reduce)),
                         f.wait(f.reduce_scatter(x, axes=("dp",), dims=(0,), reduce=reduce)),
@@ -208,6 +208,38 @@ def layouts() -> list[Check]:
         make("scalar", SQUARE, (), "float32", lambda f, x: [f.wait(f.all_reduce(x, axes=("dp",), reduce="avg"))]),
         make("empty", SQUARE, (0, 3), "float32", lambda f, x: [f.wait(f.all_gather(x, axes=("dp",), dims=(0,)))]),
         make("pipelined", SQUARE, (8, 3), "float32", pipelined, count=8),
+    ]
+
+
+def packed() -> list[Check]:
+    """Operands of several dtypes and sizes at once: small ones travel together, large ones alone."""
+
+    def every(f: FunctionBuilder, *operands: Ref) -> list[Ref]:
+        many = len(operands)
+        gather = f.all_gather(*operands, axes=("tp", "dp"), dims=(0, 1) * (many // 2))
+        scatter = f.reduce_scatter(*operands, axes=("dp",), dims=(1, 0) * (many // 2), reduce="avg")
+        reduced = f.all_reduce(*operands, axes=("tp",), reduce="avg")
+        exchanged = f.all_to_all(*operands, axes=("tp",), splits=(0, 1) * (many // 2), concats=(1, 0) * (many // 2))
+        sent = f.broadcast(*operands, axes=("dp",), root=1)
+        return [ref for future in (gather, scatter, reduced, exchanged, sent) for ref in f.wait_all(future)]
+
+    def mixed(f: FunctionBuilder, x: Ref, y: Ref, z: Ref) -> list[Ref]:
+        half = f.aten("_to_copy.default", x, type_=TensorType((4, 8), "bfloat16"), dtype=dtype("bfloat16"))
+        flags = f.aten("gt.Scalar", x, 0, type_=TensorType((4, 8), "bool"))
+        large = f.aten("expand.default", y, (600, 4, 8), type_=TensorType((600, 4, 8), "float32"))
+        larger = f.aten("repeat.default", y, (300, 30), type_=TensorType((1200, 240), "float32"))
+        operands = (half, x, flags, larger, z, half, large)
+        gather = f.all_gather(*operands, axes=("dp",), dims=(0,) * 7)
+        scatter = f.reduce_scatter(half, x, larger, z, half, large, axes=("dp",), dims=(0,) * 6)
+        return [*f.wait_all(gather), *f.wait_all(scatter)]
+
+    return [
+        make("packed", SQUARE, (4, 8), "float32", every, count=6),
+        make(
+            "packed scalars", SQUARE, (), "float64", lambda f, *s: f.wait_all(f.all_reduce(*s, axes=("dp",))), count=3
+        ),
+        make("packed empty", SQUARE, (0, 4), "float32", every, count=2),
+        make("packed mixed", SQUARE, (4, 8), "float32", mixed, count=3),
     ]
 
 
@@ -252,6 +284,18 @@ def run_checks(rank: int, checks: Sequence[Check]) -> list[list[Tensor]]:
     return results
 
 
+def run_coalesced(rank: int, checks: Sequence[Check]) -> list[list[Tensor]]:
+    """As `run_checks`, but the way it goes on other backends: several operands in one call, no packing, no exchange."""
+    made = RankOps.__init__
+
+    def plain(self: RankOps, ranks: RankMesh) -> None:
+        made(self, ranks)
+        self._packs = self._exchanges = False
+
+    RankOps.__init__ = plain  # type: ignore[method-assign]
+    return run_checks(rank, checks)
+
+
 def compare(check: Check, found: Sequence[Sequence[Tensor]]) -> None:
     """Compare what each rank returned for a check with the simulator."""
     batch = {f"x{index}": operand for index, operand in enumerate(check.operands)}
@@ -267,7 +311,7 @@ def compare(check: Check, found: Sequence[Sequence[Tensor]]) -> None:
                 torch.testing.assert_close(left, right, msg=lambda text, where=where: f"{where}: {text}")
 
 
-CHECKS = [*gathers(), *dtypes(), *layouts(), *messages()]
+CHECKS = [*gathers(), *kinds(), *layouts(), *packed(), *messages()]
 
 
 @pytest.fixture(scope="module")
@@ -279,3 +323,20 @@ def results() -> list[list[list[Tensor]]]:
 @pytest.mark.parametrize("number", range(len(CHECKS)), ids=[check.name for check in CHECKS])
 def test_real_ranks_equal_the_simulator(number: int, results: list[list[list[Tensor]]]) -> None:
     compare(CHECKS[number], [rank[number] for rank in results])
+
+
+COALESCED = [
+    replace(check, exact=False)
+    for check in [*gathers(), *packed()]
+    if not check.name.startswith(("all_to_all", "broadcast", "packed mixed"))
+]
+
+
+@pytest.fixture(scope="module")
+def coalesced() -> list[list[list[Tensor]]]:
+    return run_ranks(run_coalesced, 4, COALESCED)
+
+
+@pytest.mark.parametrize("number", range(len(COALESCED)), ids=[check.name for check in COALESCED])
+def test_several_operands_in_one_call_equal_the_simulator(number: int, coalesced: list[list[list[Tensor]]]) -> None:
+    compare(COALESCED[number], [rank[number] for rank in coalesced])
