@@ -94,7 +94,7 @@ class ModelState:
                 sources.append(("buffer", self.buffers[argument.name]))
             elif argument.role == "constant":
                 sources.append(("constant", self.constants[argument.name]))
-            elif argument.role == "input":
+            elif argument.role in ("input", "size"):
                 sources.append(("input", argument.name))
             else:
                 raise RuntimeFault(f"{function.name}: argument '{argument.name}' has unknown role '{argument.role}'")

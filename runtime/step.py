@@ -219,11 +219,11 @@ class _Entry:
         self._expected = {
             argument.name: (argument.type.shape, torch_dtype(argument.type.dtype), argument)
             for argument in function.arguments
-            if argument.role == "input"
+            if argument.role in ("input", "size")
         }
 
-    def inputs(self, batch: Mapping[str, Any], device: torch.device, rank: int) -> dict[str, Tensor]:
-        """Return the leaves of a batch by name, checked."""
+    def inputs(self, batch: Mapping[str, Any], device: torch.device, rank: int) -> dict[str, Any]:
+        """Return the leaves of a batch by name, checked: tensors, and integers for sizes."""
         leaves = flatten_batch(batch)
         for name, leaf in leaves.items():
             expected = self._expected.get(name)
@@ -231,6 +231,8 @@ class _Entry:
                 hint = nearest(name, self._expected)
                 raise RuntimeFault(f"rank {rank}: unexpected input '{name}': the step was compiled without it{hint}")
             shape, dtype, argument = expected
+            if argument.role == "size" and isinstance(leaf, int):
+                continue
             if not isinstance(leaf, Tensor) or leaf.dtype != dtype or not _fits(tuple(leaf.shape), shape):
                 raise RuntimeFault(
                     f"rank {rank}: input '{name}': the step was compiled for {argument.type}, got: {describe(leaf)}"

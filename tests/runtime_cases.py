@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import hpir
 import torch
-from hpir.runtime.program import Program
-from hpir.runtime.step import Step
 from models import BY_NAME, Case, Reference, reference_step
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+
+import hpir
+from hpir.runtime.program import Program
+from hpir.runtime.step import Step
 
 ROWS = 2
 """Rows of one microbatch of one data rank."""

@@ -113,6 +113,7 @@ def behaviour(rank: int, wheres: dict[str, str], folder: str) -> None:
     check_meta(rank, wheres["tied"], wheres["convnet"])
     check_differences(rank, wheres["uneven"], wheres["tied"])
     check_outputs(rank, wheres["outputs"])
+    check_inductor(rank, wheres["uneven"])
     save_checkpoint(rank, wheres["uneven"], folder)
 
 
@@ -349,6 +350,18 @@ def check_outputs(rank: int, where: str) -> None:
     torch.testing.assert_close(outputs["logits"], wanted)
 
 
+def check_inductor(rank: int, where: str) -> None:
+    """Collectives and all, compiled."""
+    case = BY_NAME["uneven"]
+    model, reference = case.model(), case.model()
+    step = load_step(where, model, backend="inductor")
+    for seed in range(2):
+        loss = step(**own_batch(case, step.program, rank, seed))
+        expected = expected_step(case, step.program, reference, seed)
+        torch.testing.assert_close(loss.double(), expected.loss, rtol=1e-5, atol=1e-6)
+    assert_equal_models(model, reference)
+
+
 def save_checkpoint(rank: int, where: str, folder: str) -> None:
     case = BY_NAME["uneven"]
     step = load_step(where, case.model())
@@ -373,7 +386,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     names = ("uneven", "tied", "adapters", "ignored", "convnet", "outputs")
     wheres = {name: save_program(tmp_path, name, plan_of(BY_NAME[name], {"dp": 2})) for name in names}
     checkpoint = tmp_path / "checkpoint"
-    run_ranks(behaviour, 2, wheres, str(checkpoint))
+    run_ranks(behaviour, 2, wheres, str(checkpoint), timeout=240)
     # What two ranks saved, one process without any process group loads and goes on with.
     case = BY_NAME["uneven"]
     model, reference = case.model(), case.model()
