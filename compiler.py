@@ -88,9 +88,13 @@ def compile(  # noqa: A001 - the public name is fixed
         RuntimeFault: the mesh does not fit the process group, or the ranks' models differ.
     """
     # Only here, so that compiling a Program elsewhere loads nothing of the runtime.
+    from .runtime.device import init_process_group
     from .runtime.step import Step
 
     plan = _plan(plan)
+    mesh = plan.device_mesh()
+    if mesh is not None and mesh.size > 1:
+        init_process_group()
     program, constants = _compiled_once(model, train_fn, batch, plan, batch_dims, allow)
     return Step(program, model, constants=constants, backend=backend, allow=allow, init=init)
 

@@ -130,13 +130,17 @@ def _reason(error: BaseException) -> str:
     found = [line.removeprefix("Explanation:").strip() for line in lines if line.startswith("Explanation:")]
     hints = [line.removeprefix("Hint:").strip() for line in lines if line.startswith("Hint:")]
     hints = [hint for hint in hints if not any(word in hint for word in _NOT_ADVICE)]
-    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
-        text = f"'{error.func}' needs the values of a tensor, which are not known before the step runs"
+    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)) or _NO_DATA in text:
+        what = f"'{error.func}'" if hasattr(error, "func") else "this"
+        text = f"{what} needs the values of a tensor, which are not known before the step runs"
         hints = ["keep such values in tensors, with torch.where or a mask"]
     if found:
         text = f"{text}: {found[0]}"
     return f"{text} ({hints[0].rstrip('.')})" if hints else text
 
+
+# What torch says when Python asks a fake tensor for its values: float(x), x.tolist(), x.numpy().
+_NO_DATA = "data is not allocated yet"
 
 # Advice about torch.compile's own switches, which have no say in an export.
 _NOT_ADVICE = ("torch.compile", "torch._dynamo", "set_stance", "file an issue", "fullgraph")

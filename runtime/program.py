@@ -178,7 +178,7 @@ class Program:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over everything but `text`: equal on two ranks exactly when they run the same Program."""
+        """SHA-256 of all but `text` and source locations: equal exactly when two ranks run the same Program."""
         from .program_json import digest, encode_program
 
         return digest(encode_program(self))

@@ -288,8 +288,21 @@ def _dump(encoded: Mapping[str, Any]) -> str:
 
 
 def digest(encoded: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of an encoded Program."""
+    """Return the SHA-256 of an encoded Program; where its source files lay does not count."""
+    functions = encoded.get("functions")
+    if isinstance(functions, dict):
+        encoded = {**encoded, "functions": {name: _unplaced(function) for name, function in functions.items()}}
     return hashlib.sha256(_dump(encoded).encode()).hexdigest()
+
+
+def _unplaced(function: Any) -> Any:
+    if not isinstance(function, dict) or not isinstance(function.get("ops"), list):
+        return function
+    ops = [
+        {key: value for key, value in op.items() if key != "location"} if isinstance(op, dict) else op
+        for op in function["ops"]
+    ]
+    return {**function, "ops": ops}
 
 
 def _write_atomically(file: Path, text: str) -> None:

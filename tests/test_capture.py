@@ -49,6 +49,13 @@ def say(model: nn.Module, x: Tensor) -> Tensor:
     return loss
 
 
+def reads_value(model: nn.Module, x: Tensor) -> Tensor:
+    y = model(x)
+    scale = float(y.sum())  # here
+    loss: Tensor = y.mean() * scale
+    return loss
+
+
 def wrong_shape(model: nn.Module, x: Tensor) -> Tensor:
     loss: Tensor = model(x.t()).mean()  # here
     return loss
@@ -90,6 +97,7 @@ REFUSED: tuple[tuple[Callable[..., Any], str], ...] = (
     (change_parameter, "parameter 'weight' is changed in place"),
     (change_input, "an input is changed in place"),
     (say, "`print`"),
+    (reads_value, "needs the values of a tensor, which are not known before the step runs"),
     (wrong_shape, r"got \[4, 8\] X \[4, 4\]"),
     (raises, "KeyError: 'nothing of that name'"),
     (draws, "random operator"),

@@ -157,10 +157,12 @@ def test_program_without_its_text_loads(tmp_path: Path) -> None:
     assert Program.load(tmp_path) == small()
 
 
-def test_digest_covers_everything_but_the_text() -> None:
+def test_digest_covers_everything_but_the_text_and_places() -> None:
     program = small(Op("aten.neg.default", (Ref(0),), {}, (1,), (F2,)))
     main = program.functions["main"]
     assert replace(program, text="other").digest == program.digest
+    moved = replace(main, ops=(replace(main.ops[0], location="elsewhere.py:1"),))
+    assert replace(program, functions={"main": moved}).digest == program.digest
     changed = [
         replace(program, seed=1),
         replace(program, microbatches=2),
