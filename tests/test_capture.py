@@ -49,11 +49,9 @@ def say(model: nn.Module, x: Tensor) -> Tensor:
     return loss
 
 
-def reads_value(model: nn.Module, x: Tensor) -> Tensor:
-    y = model(x)
-    scale = float(y.sum())  # here
-    loss: Tensor = y.mean() * scale
-    return loss
+def value_as_output(model: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, float]]:  # here
+    loss: Tensor = model(x).mean()
+    return loss, {"loss": float(loss)}
 
 
 def wrong_shape(model: nn.Module, x: Tensor) -> Tensor:
@@ -97,7 +95,7 @@ REFUSED: tuple[tuple[Callable[..., Any], str], ...] = (
     (change_parameter, "parameter 'weight' is changed in place"),
     (change_input, "an input is changed in place"),
     (say, "`print`"),
-    (reads_value, "needs the values of a tensor, which are not known before the step runs"),
+    (value_as_output, "needs the values of a tensor, which are not known before the step runs"),
     (wrong_shape, r"got \[4, 8\] X \[4, 4\]"),
     (raises, "KeyError: 'nothing of that name'"),
     (draws, "random operator"),
@@ -125,6 +123,30 @@ def test_what_cannot_be_captured_is_an_error_at_the_users_line(
 def mean(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
     loss: Tensor = model(x).mean() if y is None else (model(x) * y).mean()
     return loss
+
+
+def scaled_by_value(model: nn.Module, x: Tensor) -> Tensor:
+    y = model(x)
+    loss: Tensor = y.mean() * float(y.detach().sum())
+    return loss
+
+
+def chosen_by_value(model: nn.Module, x: Tensor) -> Tensor:
+    y = model(x)
+    loss: Tensor = y[x[:, 0] > 0].mean()
+    return loss
+
+
+@pytest.mark.parametrize("train", (scaled_by_value, chosen_by_value))
+def test_values_read_within_the_step_are_read_at_run_time(train: Callable[..., Any]) -> None:
+    model, x = nn.Linear(4, 4), torch.linspace(-1, 1, 32).reshape(8, 4)
+    exported = hpir.export(model, train, {"x": X})
+    result = hpir.simulate(hpir.compile_program(exported), exported.state, {"x": x})
+    loss = train(model, x)
+    loss.backward()
+    torch.testing.assert_close(result.loss, loss.detach())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(result.grads[name], parameter.grad)
 
 
 def test_a_python_value_among_the_inputs_is_refused_by_name() -> None:
