@@ -15,6 +15,7 @@ from ..errors import RuntimeFault, nearest
 from . import torch_compat
 from .aliasing import program_aliases
 from .bindings import callable_of
+from .coalescing import coalesce_program, position_before
 from .collectives import RankOps
 from .graph import argument_types, build_graph, draw_inputs
 from .operators import torch_dtype
@@ -50,12 +51,13 @@ class Executable:
                 f"unknown backend '{backend}', expected 'eager' or 'inductor'{nearest(backend, BACKENDS)}"
             )
         names = reachable_functions(program, entries)
+        self._file = f"<hpir {program.digest[:12]} rank {ops.ranks.rank}>"
+        self._program = program
+        self._coalesced = program = coalesce_program(program, names)
         self.aliases = program_aliases(program, names)
         compiled = [name for name in names if backend == "inductor" and not _calls(program.functions[name])]
         written = [name for name in names if name not in compiled]
         self._module = write_module(program, written, self.aliases, external=compiled, terse=True)
-        self._program = program
-        self._file = f"<hpir {program.digest[:12]} rank {ops.ranks.rank}>"
         linecache.cache[self._file] = (len(self._module.text), None, self._module.text.splitlines(True), self._file)
         namespace: dict[str, Any] = {"hp": ops}
         namespace.update((name, callable_of(target)) for name, target in self._module.operators.items())
@@ -87,9 +89,10 @@ class Executable:
             if traceback.tb_frame.f_code.co_filename == self._file:
                 at = self._module.lines.get(traceback.tb_lineno)
                 if at is not None:
-                    op = self._program.functions[at[0]].ops[at[1]]
+                    op = self._coalesced.functions[at[0]].ops[at[1]]
+                    number = position_before(self._program.functions[at[0]], op)
                     where = " in ".join(filter(None, (op.location, op.module and f"'{op.module}'")))
-                    found = f"{at[0]}: op {at[1]} '{op.target}'" + (f" ({where})" if where else "")
+                    found = f"{at[0]}: op {number} '{op.target}'" + (f" ({where})" if where else "")
             traceback = traceback.tb_next
         return found
 

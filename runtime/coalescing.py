@@ -1,0 +1,90 @@
+"""Collectives that start together travel together: one of several operands in place of one for each.
+
+Where tensors are small a message costs more than what is in it, and every collective is a launch and a wait. So
+adjacent starts of one kind over the same axes become one start, and their waits one wait where the first of them stood:
+what was sent together arrives together. Nothing else moves: when communication starts is still what the Program says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from .program import COLLECTIVES, Arg, Function, Op, Program, Ref
+
+_PER_OPERAND = ("dims", "split_dims", "concat_dims")
+"""Attributes with one entry per operand; those of a bucket are its members' one after the other."""
+
+
+def coalesce_program(program: Program, names: Iterable[str]) -> Program:
+    """Return a Program whose functions `names` are coalesced."""
+    coalesced = {name: coalesce(program.functions[name]) for name in names}
+    return replace(program, functions={**program.functions, **coalesced})
+
+
+def coalesce(function: Function) -> Function:
+    """Return a function with adjacent starts merged, and their waits; itself where there are none to merge."""
+    waits = {
+        value: number for number, op in enumerate(function.ops) if op.target == "hp.wait" for value in op.operands()
+    }
+    runs = _runs(function.ops, waits)
+    if not runs:
+        return function
+    changed: dict[int, Op | None] = {}
+    for run in runs:
+        starts = [function.ops[number] for number in run]
+        places = [waits[start.results[0]] for start in starts]
+        changed.update(dict.fromkeys((*run[1:], *places)))
+        changed[run[0]] = _merged_starts(starts)
+        changed[min(places)] = _merged_waits(function.ops[min(places)], starts, [function.ops[at] for at in places])
+    kept = (changed.get(number, op) for number, op in enumerate(function.ops))
+    return replace(function, ops=tuple(op for op in kept if op is not None))
+
+
+def position_before(function: Function, op: Op) -> int:
+    """Return which op of `function` an op of the coalesced function was; of a merged one, the first it was made of."""
+    return next(
+        number
+        for number, each in enumerate(function.ops)
+        if each is op or (op.results and op.results[:1] == each.results[:1])
+    )
+
+
+def _runs(ops: Sequence[Op], waits: Mapping[int, int]) -> list[list[int]]:
+    """Return positions of adjacent starts that may be merged, two or more each."""
+    runs: list[list[int]] = []
+    last: tuple[str, dict[str, Arg]] | None = None
+    for number, op in enumerate(ops):
+        key = None
+        # What is never waited for cannot be merged with what is.
+        if op.target in COLLECTIVES and op.results[0] in waits:
+            key = op.target, {name: arg for name, arg in op.kwargs.items() if name not in _PER_OPERAND}
+        if key is not None and key == last:
+            runs[-1].append(number)
+        elif key is not None:
+            runs.append([number])
+        last = key
+    return [run for run in runs if len(run) > 1]
+
+
+def _merged_starts(starts: Sequence[Op]) -> Op:
+    kwargs: dict[str, Arg] = dict(starts[0].kwargs)
+    for name in _PER_OPERAND:
+        if name in kwargs:
+            kwargs[name] = tuple(entry for start in starts for entry in _entries(start.kwargs[name]))
+    return replace(starts[0], args=tuple(arg for start in starts for arg in start.args), kwargs=kwargs)
+
+
+def _merged_waits(first: Op, starts: Sequence[Op], waits: Sequence[Op]) -> Op:
+    """Return the wait for a merged start: in the place of the `first` of the `waits`, results in order of `starts`."""
+    return replace(
+        first,
+        args=(Ref(starts[0].results[0]),),
+        results=tuple(value for wait in waits for value in wait.results),
+        types=tuple(type_ for wait in waits for type_ in wait.types),
+    )
+
+
+def _entries(arg: Arg) -> tuple[Arg, ...]:
+    assert isinstance(arg, tuple)
+    return arg
