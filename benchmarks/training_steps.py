@@ -59,7 +59,9 @@ StepFunction = Callable[[], Tensor]
 """Forward and backward; returns the loss."""
 
 
-def _eager_step(model: nn.Module, batch: dict[str, Tensor]) -> StepFunction:
+def eager_step(model: nn.Module, batch: dict[str, Tensor]) -> StepFunction:
+    """Return what runs forward and backward of `next_token_loss` by autograd."""
+
     def step() -> Tensor:
         loss = next_token_loss(model, **batch)
         torch.autograd.backward(loss)
@@ -95,10 +97,14 @@ def _block(step: StepFunction, model: nn.Module, steps: int, *, distributed: boo
     return run
 
 
-def _compare(
+def compare(
     models: tuple[nn.Module, nn.Module], steps: tuple[StepFunction, StepFunction], rounds: int, *, distributed: bool
 ) -> Comparison:
-    """Run both once and compare what they give, then time them."""
+    """Run both once and compare what they give, then time them in turns.
+
+    Raises:
+        RuntimeError: they do not give the same loss and gradients.
+    """
     losses = (steps[0](), steps[1]())
     if distributed:
         mean = losses[1].clone()  # each rank has its own loss here, the mean over ranks there
@@ -143,8 +149,8 @@ def _fsdp_rank(rank: int, ranks: int, port: int, sizes: Sizes, rounds: int) -> C
         ours = sizes.model()
         compiled = hpir.compile(ours, next_token_loss, batch, plan=plan(ranks))
         theirs = fully_sharded(sizes.model(), ranks)
-        steps = (lambda: compiled(**batch), _eager_step(theirs, batch))
-        return _compare((ours, theirs), steps, rounds, distributed=True)
+        steps = (lambda: compiled(**batch), eager_step(theirs, batch))
+        return compare((ours, theirs), steps, rounds, distributed=True)
     finally:
         dist.destroy_process_group()
 
@@ -183,9 +189,9 @@ def compare_one_rank(sizes: Sizes, rounds: int) -> Comparison:
     batch = sizes.batch(0)
     ours, theirs = sizes.model(), sizes.model()
     compiled = hpir.compile(ours, next_token_loss, batch)
-    steps = (lambda: compiled(**batch), _eager_step(theirs, batch))
+    steps = (lambda: compiled(**batch), eager_step(theirs, batch))
     with one_thread():
-        return _compare((ours, theirs), steps, rounds, distributed=False)
+        return compare((ours, theirs), steps, rounds, distributed=False)
 
 
 def time_export(sizes: Sizes, rounds: int) -> Spread:

@@ -1,0 +1,163 @@
+"""The benchmarks run on tiny sizes, what they measure is what they say, and the page has a row for each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import large_modules
+import passes_and_tools
+import pytest
+import run
+import torch
+import training_steps
+from measure import Pair, Row, Spread, alternate, bounded, repeat, run_tool
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpir.dialect.context import make_context
+from hpir.dialect.parsing import parse_module
+from hpir.ir_passes.pass_manager import run_passes
+from hpir.lowering.to_program import to_program
+from hpir.runtime.simulate import simulate
+
+TINY = training_steps.Sizes(layers=1, dim=16, rows=2, length=8)
+
+
+class Block(nn.Module):
+    """What `large_modules.training_step` says one of its blocks is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(large_modules.WIDTH, eps=large_modules.EPSILON)
+        self.up = nn.Linear(large_modules.WIDTH, large_modules.HIDDEN, bias=False)
+        self.down = nn.Linear(large_modules.HIDDEN, large_modules.WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x + self.down(functional.gelu(self.up(self.norm(x))))
+        return y
+
+
+class Blocks(nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(Block() for _ in range(count)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.blocks(x)
+        return y
+
+
+@pytest.mark.parametrize("passes", ["hp-verify-level", f"{passes_and_tools.PREPARATION},{passes_and_tools.PASSES}"])
+def test_large_modules_compute_what_they_say(passes: str) -> None:
+    module = parse_module(large_modules.training_step(3), make_context())
+    run_passes(module, f"{passes},hp-verify-level")
+    model = Blocks(3)
+    shape = (2 * large_modules.ROWS if "dp:2" in passes else large_modules.ROWS, large_modules.LENGTH)
+    batch = {name: torch.randn(*shape, large_modules.WIDTH) for name in ("x", "target")}
+    result = simulate(to_program(module), model.state_dict(), batch)
+    loss = functional.mse_loss(model(batch["x"]), batch["target"])
+    torch.autograd.backward(loss)
+    torch.testing.assert_close(result.loss, loss.detach())
+    assert set(result.grads) == {name for name, _ in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(result.grads[name], parameter.grad)
+
+
+@pytest.mark.parametrize("blocks", [1, 7])
+def test_large_modules_are_as_large_as_they_say(blocks: int) -> None:
+    text = [large_modules.training_step(count).count(" = torch.") for count in (blocks, blocks + 1)]
+    assert text[1] - text[0] == large_modules.OPS_PER_BLOCK
+    assert abs(text[0] - large_modules.OPS_PER_BLOCK * blocks) < large_modules.OPS_PER_BLOCK
+    assert large_modules.blocks_for(text[0]) == blocks
+    assert large_modules.arithmetic(4 * blocks).count(" = arith.") == 4 * blocks
+
+
+def test_a_quarter_of_the_arithmetic_is_duplicate() -> None:
+    module = parse_module(large_modules.arithmetic(40), make_context())
+    run_passes(module, "cse")
+    assert str(module).count(" = arith.") == 30
+
+
+def test_figures() -> None:
+    spread = Spread.of([3.0, 1.0, 2.0])
+    assert (spread.median, spread.least, spread.most) == (2.0, 1.0, 3.0)
+    assert spread.text("ms", 1e3) == "2000 ms (1000..3000)"
+    assert spread.divided(2).text() == "1 (0.5..1.5)"
+    pair = Pair.of([1.0, 8.0, 3.0], [2.0, 4.0, 3.0])
+    assert (pair.ratio.median, pair.ratio.least, pair.ratio.most) == (1.0, 0.5, 2.0)  # turn by turn
+    assert pair.divided(2).first.median == 1.5 and pair.divided(2).ratio == pair.ratio
+    assert bounded("a", "1", 1.0, 2.0, "s") == Row("a", "1", "at most 2 s", True)
+    assert bounded("a", "3", 3.0, 2.0).met is False
+
+
+def test_actions_are_timed_in_turns() -> None:
+    calls: list[str] = []
+    alternate(lambda: calls.append("a"), lambda: calls.append("b"), 2, warm_up=1)
+    assert calls == ["a", "b"] * 3
+    assert repeat(lambda: calls.append("c"), 2, warm_up=1).least > 0
+    assert calls[6:] == ["c"] * 3
+
+
+def test_a_tool_that_fails_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"^hp-opt failed: .*unknown pass 'hp-nothing'"):
+        run_tool([passes_and_tools.tool("hp-opt"), "--hp-nothing"])
+    with pytest.raises(FileNotFoundError, match="hp-nothing is not installed"):
+        passes_and_tools.tool("hp-nothing")
+
+
+def test_passes_and_start(tmp_path: Path) -> None:
+    count, inside = passes_and_tools.time_passes(200, rounds=1)
+    assert 100 <= count <= 300
+    assert 0 < inside.median < passes_and_tools.time_hp_opt(200, rounds=1, folder=tmp_path).median
+    assert "hp.reduce_scatter" in (tmp_path / "result.mlir").read_text()
+    version, empty = passes_and_tools.time_start(1, tmp_path)
+    assert version.median > 0 and empty.median > 0
+
+
+def test_fsdp_against_fsdp2() -> None:
+    comparison = training_steps.compare_fsdp(TINY, rounds=1)
+    assert comparison.times.first.median > 0 and comparison.times.second.median > 0
+    assert 0 <= comparison.difference <= training_steps.TOLERANCE
+
+
+def test_one_rank_against_eager() -> None:
+    threads = torch.get_num_threads()
+    comparison = training_steps.compare_one_rank(TINY, rounds=2)
+    assert comparison.times.ratio.median > 0
+    assert 0 <= comparison.difference <= training_steps.TOLERANCE
+    assert torch.get_num_threads() == threads
+
+
+def test_export() -> None:
+    assert training_steps.time_export(TINY, rounds=1).median > 0
+
+
+def test_different_steps_are_refused() -> None:
+    models = (TINY.model(), TINY.model())
+    nn.init.zeros_(models[0].head.weight)
+    first, second = (training_steps.eager_step(model, TINY.batch(0)) for model in models)
+    with pytest.raises(RuntimeError, match="the two steps differ by"):
+        training_steps.compare(models, (first, second), rounds=1, distributed=False)
+
+
+def test_the_page_has_every_row() -> None:
+    rows = [Row("passes on `x`", "1 s", "at most 2 s", True), Row("start", "3 s", "at most 2 s", False), Row("a", "b")]
+    text = run.page(rows, "2 cores")
+    assert "| passes on `x` | 1 s | at most 2 s | yes |" in text
+    assert "| start | 3 s | at most 2 s | NO |" in text
+    page = run.PAGE.read_text()
+    assert page.startswith(run.page([], "").partition(":")[0])
+    for subject in (
+        "FSDP step over FSDP2's, 2 gloo processes (8 layers, dim 128, batch 4x64)",
+        "one-rank step over eager autograd (8 layers, dim 128, batch 4x64)",
+        "`hpir.export` of 8 layers",
+        "`hpir.export`, per layer from 8 to 16 layers",
+        "`cse,hp-simplify,hp-fsdp` on 996 ops",
+        "`cse,hp-simplify,hp-fsdp` on 9,996 ops",
+        "`cse,hp-simplify,hp-fsdp` on 99,996 ops",
+        "time per op, 100,000 over 10,000 ops",
+        "`hp-opt --version`",
+        "`hp-opt` on an empty module",
+        "`xdsl-opt -p cse` over `hp-opt --cse`, 20,000 ops",
+    ):
+        assert f"\n| {subject} | " in page
