@@ -51,9 +51,10 @@ class HpFsdp(ModulePass):
        forward. Without, the forward's gather serves both phases.
     5. A gradient is padded as its parameter is and reduce-scattered over `axes`, then all-reduced over
        `replicate-axes`; a whole parameter's is all-reduced over the data axes. Exactly once over each, axes of size 1
-       included: `avg` with a plain loss, `sum` where the function returns a weight, by which the runtime divides. The
-       start stands right behind the op that makes the gradient, the wait behind the last start of the unit that
-       comes next (root parameters count as a unit each), the last waits before the return.
+       included: `avg` with a plain loss, `sum` where the function returns a weight, by which the runtime divides. A
+       unit's reductions start together, right behind the op that makes its last gradient; their waits stand behind
+       the last start of the unit that comes next (root parameters count as a unit each), the last waits before the
+       return.
     6. `param-dtype`: the cast stands at the function's entry, on the shard. Operators of the matmul family compute in
        it: their other floating operands are cast to it, their floating results are cast back right after, so
        activations keep their types. A cast of the parameter to this dtype is the parameter itself. Other users get the

@@ -44,8 +44,9 @@ class Reduction:
 class GradientReductions:
     """Reduces the gradients that a function returns, exactly once over each data axis.
 
-    A reduction starts right behind the op that makes the gradient. A started collective keeps its whole input alive, so
-    its wait must follow soon; but not at once, or nothing overlaps. Units are put in the order in which their last
+    The reductions of a unit start together, right behind the op that makes the last of its gradients, so that they can
+    travel together. A started collective keeps its whole input alive, so its wait must follow soon; but not at once, or
+    nothing overlaps. Units are put in the order in which their last
     reductions start: the waits of one stand behind the last start of the next, those of the last before the return.
     The all-reduce over the axes that hold equal shards starts where its reduce-scatter is waited for, and its own wait
     stands one unit further on.
@@ -65,15 +66,15 @@ class GradientReductions:
         self._reduce = reduce
         self._dtype = reduce_dtype
         self._return = return_of(builder.function)
-        self._sites: dict[ir.Value, Site] = {}  # by the first result of the op that they stand behind
 
     def insert(self, gradients: Sequence[GradientPlan]) -> None:
         """Reduce the gradients and return the reduced ones."""
-        units: dict[tuple[str, int], list[Reduction]] = {}
+        members: dict[tuple[str, int], list[GradientPlan]] = {}
         for gradient in gradients:
             plan = gradient.parameter
             unit = (plan.unit, plan.info.index if plan.unit == ROOT else 0)  # root parameters are a unit each
-            units.setdefault(unit, []).append(self._start(gradient))
+            members.setdefault(unit, []).append(gradient)
+        units = {unit: self._start(group) for unit, group in members.items()}
         last = {unit: max((item.start for item in items), key=_BY_POSITION) for unit, items in units.items()}
         ordered = sorted(units, key=lambda unit: _BY_POSITION(last[unit]))
         sites = [Site.after(last[unit]) for unit in ordered[1:]]
@@ -87,31 +88,39 @@ class GradientReductions:
                 for reduction in units[ordered[number]]:
                     self._wait(reduction, site)
 
-    def _start(self, gradient: GradientPlan) -> Reduction:
-        builder, plan = self._builder, gradient.parameter
-        value = self._return.operands[gradient.result]
-        site = self._site(value)
-        place = site.marked(plan.place(BACKWARD))
-        type_ = type_of(value)
-        if self._dtype and type_.dtype in FLOAT_DTYPES:
-            value = builder.cast(place, value, self._dtype)
-        site = site.marked(plan.marks(BACKWARD))
-        if not plan.sharded:
-            start = builder.all_reduce(site, value, self._axes.all, self._reduce)
-            return Reduction(gradient, start, ())
-        value = pad(builder, place, value, plan.rows, builder.mesh.sizes(self._axes.shard))
-        start = builder.reduce_scatter(site, value, self._axes.shard, self._reduce)
-        return Reduction(gradient, start, self._axes.replicate)
+    def _start(self, gradients: Sequence[GradientPlan]) -> list[Reduction]:
+        """Start the reductions of a unit behind its last gradient; what they reduce is made ready before the first."""
+        values = [self._return.operands[gradient.result] for gradient in gradients]
+        site = self._site(values)
+        ready = [self._ready(gradient, value, site) for gradient, value in zip(gradients, values, strict=True)]
+        reductions = []
+        for gradient, value in zip(gradients, ready, strict=True):
+            plan = gradient.parameter
+            marked = site.marked(plan.marks(BACKWARD))
+            if plan.sharded:
+                start = self._builder.reduce_scatter(marked, value, self._axes.shard, self._reduce)
+                reductions.append(Reduction(gradient, start, self._axes.replicate))
+            else:
+                start = self._builder.all_reduce(marked, value, self._axes.all, self._reduce)
+                reductions.append(Reduction(gradient, start, ()))
+        return reductions
 
-    def _site(self, value: ir.Value) -> Site:
+    def _ready(self, gradient: GradientPlan, value: ir.Value, site: Site) -> ir.Value:
+        """Return a gradient in the dtype and the rows that are reduced."""
+        builder, plan = self._builder, gradient.parameter
+        place = site.marked(plan.place(BACKWARD))
+        if self._dtype and type_of(value).dtype in FLOAT_DTYPES:
+            value = builder.cast(place, value, self._dtype)
+        if plan.sharded:
+            value = pad(builder, place, value, plan.rows, builder.mesh.sizes(self._axes.shard))
+        return value
+
+    def _site(self, values: Sequence[ir.Value]) -> Site:
+        owners = [value.owner for value in values]
         # A gradient that is an argument, a constant or made by the forward is reduced with the backward's last.
-        owner = value.owner
-        if isinstance(owner, ir.Block) or self._phases.of(owner) != BACKWARD:
+        if any(isinstance(owner, ir.Block) or self._phases.of(owner) != BACKWARD for owner in owners):
             return Site.before(self._return)
-        first = owner.results[0]
-        if first not in self._sites:  # one insertion point: what is added there later stands later
-            self._sites[first] = Site.after(owner.operation)
-        return self._sites[first]
+        return Site.after(max((owner.operation for owner in owners), key=_BY_POSITION))
 
     def _wait(self, reduction: Reduction, site: Site) -> None:
         builder, plan = self._builder, reduction.gradient.parameter

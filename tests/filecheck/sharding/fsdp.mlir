@@ -56,7 +56,7 @@ func.func @units_and_root(
   %loss = torch.aten.sum %y, %none {hp.phase = "forward"} : !act, !torch.none -> !scalar
   %g = torch.aten.ones_like %y, %none, %none, %none, %none, %none {hp.phase = "backward"} : !act, !torch.none, !torch.none, !torch.none, !torch.none, !torch.none -> !act
   %h0t = torch.aten.t %h0 {hp.module = "layers.1", hp.phase = "backward"} : !act -> !torch.vtensor<[4,2],f32>
-  // A gradient is reduced as soon as there is one: the mean over data ranks.
+  // A unit's gradients are reduced as soon as it has all of them: the mean over data ranks.
   // CHECK: %[[DW1:.*]] = torch.aten.mm {{.*}} -> !torch.vtensor<[4,4],f32>
   // CHECK-NEXT: %[[RW1:.*]] = "hp.reduce_scatter"(%[[DW1]]) {axes = ["dp"], dims = array<i64: 0>, hp.fqn = ["layers.1.w"], hp.module = "layers.1", hp.phase = "backward", hp.unit = "layers.1", mesh = @mesh, reduce = "avg"}
   // CHECK-SAME: (!torch.vtensor<[4,4],f32>) -> !hp.future<[!torch.vtensor<[2,4],f32>]>
@@ -67,12 +67,15 @@ func.func @units_and_root(
   // CHECK-NEXT: torch.aten.t %[[FULLBW1]]
   %w1t = torch.aten.t %w1 {hp.module = "layers.1", hp.phase = "backward"} : !weight -> !weight
   %g0 = torch.aten.mm %g, %w1t {hp.module = "layers.1", hp.phase = "backward"} : !act, !weight -> !act
+  // A unit's reductions start together behind the last of its gradients.
   // CHECK: %[[DB0:.*]] = torch.aten.sum.dim_IntList
-  // CHECK-NEXT: %[[RB0:.*]] = "hp.reduce_scatter"(%[[DB0]]) {{.*}}hp.fqn = ["layers.0.b"]
+  // CHECK-NOT: hp.reduce_scatter
   %db0 = torch.aten.sum.dim_IntList %g0, %dims, %false, %none {hp.module = "layers.0", hp.phase = "backward"} : !act, !torch.list<int>, !torch.bool, !torch.none -> !torch.vtensor<[4],f32>
   %ht = torch.aten.t %h {hp.module = "layers.0", hp.phase = "backward"} : !act -> !torch.vtensor<[4,2],f32>
+  // CHECK: %[[DW0:.*]] = torch.aten.mm {{.*}} -> !torch.vtensor<[4,4],f32>
+  // CHECK-NEXT: %[[RW0:.*]] = "hp.reduce_scatter"(%[[DW0]]) {{.*}}hp.fqn = ["layers.0.w"]
+  // CHECK-NEXT: %[[RB0:.*]] = "hp.reduce_scatter"(%[[DB0]]) {{.*}}hp.fqn = ["layers.0.b"]
   // The waits of a unit stand behind the last start of the unit that comes next.
-  // CHECK: %[[RW0:.*]] = "hp.reduce_scatter"({{.*}}hp.fqn = ["layers.0.w"]
   // CHECK-NEXT: %[[GW1:.*]] = "hp.wait"(%[[RW1]])
   %dw0 = torch.aten.mm %ht, %g0 {hp.module = "layers.0", hp.phase = "backward"} : !torch.vtensor<[4,2],f32>, !act -> !weight
   // The bias has no use in the backward: only the weight is gathered.
