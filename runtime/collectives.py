@@ -78,6 +78,7 @@ class RankOps:
         *,
         before: int = 1,
         after: int = 1,
+        packs: bool = True,
     ) -> Future:
         """Start a collective for each operand, or for several together.
 
@@ -87,11 +88,12 @@ class RankOps:
             start_all: starts it for several tensors at once, where there is an operator for that.
             before: rows of an operand, one for each member of the group; 1 where it has none.
             after: rows of what arrives.
+            packs: whether to pack them where that is faster than `start_all`.
         """
         parts: list[Part] = []
         if len(wires) == 1 or not (self._packs or start_all):
             parts += [Part(start(wire.tensor), (position,), wire.finish) for position, wire in enumerate(wires)]
-        elif self._packs:
+        elif self._packs and packs:
             for bucket in buckets(wires):
                 together = [wires[position] for position in bucket]
                 if len(together) == 1:
@@ -101,8 +103,10 @@ class RankOps:
                     parts.append(Part(value, tuple(bucket), unpack(together, before, after)))
         else:
             assert start_all is not None
-            values = start_all([wire.tensor for wire in wires])
-            parts += [Part(values[position], (position,), wire.finish) for position, wire in enumerate(wires)]
+            # gloo takes tensors of one dtype at a time, the others all at once.
+            for bucket in buckets(wires) if self._packs else [list(range(len(wires)))]:
+                values = start_all([wires[position].tensor for position in bucket])
+                parts += [Part(values[number], (at,), wires[at].finish) for number, at in enumerate(bucket)]
         future = Future(parts)
         self._pending.add(future)
         return future
@@ -122,6 +126,7 @@ class RankOps:
             lambda wire: self._gather(wire, size, name),
             lambda some: self._functional.all_gather_into_tensor_coalesced.default(some, size, name),
             after=size,
+            packs=False,  # gloo's own threads do it
         )
 
     def reduce_scatter(
