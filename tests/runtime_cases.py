@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,20 +87,22 @@ def whole(tensor: Tensor) -> Tensor:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
 
 
-def assert_equal_models(model: nn.Module, reference: nn.Module, **tolerance: float) -> None:
+def prefixed(where: str) -> Callable[[str], str]:
+    """Return what puts a place before a message of `torch.testing.assert_close`."""
+    return lambda message: f"{where}: {message}"
+
+
+def assert_equal_models(model: nn.Module, reference: nn.Module, *, rtol: float = 1e-5, atol: float = 1e-6) -> None:
     """Check parameters, gradients and buffers of a live model against a plain one's."""
-    tolerance = {"rtol": 1e-5, "atol": 1e-6, **tolerance}
     plain = dict(reference.named_parameters(remove_duplicate=False))
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        torch.testing.assert_close(
-            whole(parameter), plain[name].detach(), msg=lambda m, n=name: f"{n}: {m}", **tolerance
-        )
+        torch.testing.assert_close(whole(parameter), plain[name].detach(), msg=prefixed(name), rtol=rtol, atol=atol)
         assert parameter.requires_grad == plain[name].requires_grad, name
         assert (parameter.grad is None) == (plain[name].grad is None), name
         if parameter.grad is not None and plain[name].grad is not None:
             torch.testing.assert_close(
-                whole(parameter.grad), plain[name].grad, msg=lambda m, n=name: f"grad of {n}: {m}", **tolerance
+                whole(parameter.grad), plain[name].grad, msg=prefixed(f"grad of {name}"), rtol=rtol, atol=atol
             )
     buffers = dict(reference.named_buffers(remove_duplicate=False))
     for name, buffer in model.named_buffers(remove_duplicate=False):
-        torch.testing.assert_close(buffer, buffers[name], msg=lambda m, n=name: f"buffer {n}: {m}", **tolerance)
+        torch.testing.assert_close(buffer, buffers[name], msg=prefixed(f"buffer {name}"), rtol=rtol, atol=atol)

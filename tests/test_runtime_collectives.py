@@ -10,6 +10,7 @@ import pytest
 import torch
 from distributed_case import run_ranks
 from program_builder import FunctionBuilder, by_position, dtype, program_of
+from runtime_cases import prefixed
 from torch import Tensor
 
 from hpir.mesh import Mesh
@@ -55,7 +56,10 @@ def own_operands(function: FunctionBuilder, types: Sequence[TensorType]) -> list
     mesh = function.mesh
     rows = [
         function.argument(
-            f"x{number}", (mesh.size, *type_.shape), type_.dtype, sharding=(mesh.axis_names, *((),) * len(type_.shape))
+            f"x{number}",
+            (mesh.size, *(size or 0 for size in type_.shape)),
+            type_.dtype,
+            sharding=(mesh.axis_names, *((),) * len(type_.shape)),
         )
         for number, type_ in enumerate(types)
     ]
@@ -308,7 +312,7 @@ def compare(check: Check, found: Sequence[Sequence[Tensor]]) -> None:
             if check.exact:
                 assert torch.equal(left, right), where
             else:
-                torch.testing.assert_close(left, right, msg=lambda text, where=where: f"{where}: {text}")
+                torch.testing.assert_close(left, right, msg=prefixed(where))
 
 
 CHECKS = [*gathers(), *kinds(), *layouts(), *packed(), *messages()]

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from distributed_case import RankError, run_ranks
 from models import BY_NAME
 from program_builder import FunctionBuilder, program_of
@@ -32,6 +31,8 @@ from runtime_cases import (
     whole,
 )
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from hpir.errors import RuntimeFault
@@ -129,6 +130,7 @@ def check_placements_and_memory(rank: int, where: str) -> None:
     step = load_step(where, model)
     gc.collect()
     assert all(reference() is None for reference in storages)
+    parameter: Any
     for name, parameter in step.named_parameters():
         assert isinstance(parameter, DTensor)
         assert parameter.shape == shapes[name], name
@@ -400,17 +402,17 @@ def save_checkpoint(rank: int, where: str, folder: str) -> None:
     optimiser = torch.optim.AdamW(step.parameters(), lr=1e-2)
     step(**own_batch(case, step.program, rank))
     optimiser.step()
-    dcp.save({"model": step.state_dict(), "optimiser": optimiser_state(step, optimiser)}, checkpoint_id=folder)
+    save({"model": step.state_dict(), "optimiser": optimiser_state(step, optimiser)}, checkpoint_id=folder)
 
 
 def load_alone(state: dict[str, Any], checkpoint: Path) -> None:
     """Load a checkpoint in this process, which has no process group; torch warns of that."""
     with pytest.warns(UserWarning, match="assuming the intent is to load in a single process"):
-        dcp.load(state, checkpoint_id=str(checkpoint))
+        load(state, checkpoint_id=str(checkpoint))
 
 
 def optimiser_state(step: Step, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
-    names = {parameter: name for name, parameter in step.named_parameters()}
+    names: dict[Any, str] = {parameter: name for name, parameter in step.named_parameters()}
     return {names[parameter]: dict(state) for parameter, state in optimiser.state.items()}
 
 
@@ -494,7 +496,7 @@ def grids(rank: int, folder: str) -> None:
     torch.testing.assert_close(step.clip_grad_norm_(1.0), expected)
     torch.testing.assert_close(step.clip_grad_norm_(1.0), torch.tensor(1.0), rtol=1e-4, atol=0)
     torch.optim.SGD(step.parameters(), lr=1.0).step()
-    dcp.save(step.state_dict(), checkpoint_id=folder)
+    save(step.state_dict(), checkpoint_id=folder)
     with pytest.raises(
         RuntimeFault,
         match=r"parameter 'minor': dim 0 of size 7 is split over mesh axes \['tp', 'dp'\], which are not in",

@@ -114,15 +114,15 @@ def test_gradients_are_nobody_elses_memory() -> None:
     for name, value in (("a", shared), ("b", shared), ("c", x)):
         f.result(value, "grad", name)
     step = Step(program_of(f.build(), mesh=ONE), Pair())
-    x = torch.arange(3.0)
+    given = torch.arange(3.0)
     for calls in (1, 2):
-        step(x=x)
+        step(x=given)
         for _, parameter in step.named_parameters():
             assert parameter.grad is not None
             assert torch.equal(parameter.grad, calls * torch.arange(3.0))
-    assert torch.equal(x, torch.arange(3.0))
+    assert torch.equal(given, torch.arange(3.0))
     memory = {p.grad.untyped_storage().data_ptr() for p in step.parameters() if p.grad is not None}
-    assert len(memory | {x.untyped_storage().data_ptr()}) == 4
+    assert len(memory | {given.untyped_storage().data_ptr()}) == 4
 
 
 def test_a_parameter_frozen_later_gets_no_gradient(programs: Any) -> None:
@@ -252,7 +252,7 @@ def test_a_model_that_is_not_the_programs_is_refused(programs: Any) -> None:
     where = programs("uneven")
     case = BY_NAME["uneven"]
     model = case.model()
-    del model.up  # type: ignore[operator]
+    del model.up
     with pytest.raises(RuntimeFault, match=r"the model has no parameter 'up.weight', which the Program needs"):
         load_step(where, model)
     with pytest.raises(
