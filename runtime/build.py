@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -55,6 +56,8 @@ class Executable:
         self._program = program
         self._coalesced = program = coalesce_program(program, names)
         self.aliases = program_aliases(program, names)
+        # Inductor's own calls are as cheap without, and it compiles within the first.
+        self._guard = contextlib.nullcontext if backend == "inductor" else torch_compat.below_autograd
         compiled = [name for name in names if backend == "inductor" and not _calls(program.functions[name])]
         written = [name for name in names if name not in compiled]
         self._module = write_module(program, written, self.aliases, external=compiled, terse=True)
@@ -80,7 +83,8 @@ class Executable:
             name: of the function.
             arguments: its arguments; the list is emptied.
         """
-        return self._functions[name](arguments)
+        with self._guard():
+            return self._functions[name](arguments)
 
     def place(self, traceback: TracebackType | None) -> str:
         """Return which op of which function raised an error, for a message; empty where that is not known."""
