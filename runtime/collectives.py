@@ -79,6 +79,7 @@ class RankOps:
         before: int = 1,
         after: int = 1,
         packs: bool = True,
+        arrive: Finish | None = None,
     ) -> Future:
         """Start a collective for each operand, or for several together.
 
@@ -89,18 +90,20 @@ class RankOps:
             before: rows of an operand, one for each member of the group; 1 where it has none.
             after: rows of what arrives.
             packs: whether to pack them where that is faster than `start_all`.
+            arrive: what is done with all that arrives for one call of `start`, before it is taken apart.
         """
         parts: list[Part] = []
         if len(wires) == 1 or not (self._packs or start_all):
-            parts += [Part(start(wire.tensor), (position,), wire.finish) for position, wire in enumerate(wires)]
+            for position, wire in enumerate(wires):
+                parts.append(Part(start(wire.tensor), (position,), chain(arrive, wire.finish)))
         elif self._packs and packs:
             for bucket in buckets(wires):
                 together = [wires[position] for position in bucket]
                 if len(together) == 1:
-                    parts.append(Part(start(together[0].tensor), tuple(bucket), together[0].finish))
+                    parts.append(Part(start(together[0].tensor), tuple(bucket), chain(arrive, together[0].finish)))
                 else:
                     value = start(pack(together, before))
-                    parts.append(Part(value, tuple(bucket), unpack(together, before, after)))
+                    parts.append(Part(value, tuple(bucket), chain(arrive, unpack(together, before, after))))
         else:
             assert start_all is not None
             # gloo takes tensors of one dtype at a time, the others all at once.
@@ -142,14 +145,14 @@ class RankOps:
         for tensor, dim in zip(tensors, dims, strict=True):
             terms, back = summable(tensor)
             pieces = piece_shape(tensor, dim, group)
+            shape = (size * pieces[0], *pieces[1:])
             if self._exchanges:
-                finish = chain(sum_of(group), mean, back)
-                wires.append(Wire(stacked_pieces(terms, dim, group), (size, *pieces), tensor.dtype, finish))
+                wires.append(Wire(stacked_pieces(terms, dim, group), shape, tensor.dtype, back))
             else:
-                shape = (size * pieces[0], *pieces[1:])
                 wires.append(Wire(joined_pieces(terms, dim, group), shape, tensor.dtype, chain(mean, back)))
         if self._exchanges:
-            return self._start(wires, lambda wire: self._swap(wire, group), before=size, after=size)
+            arrive = chain(sum_of(group), mean)
+            return self._start(wires, lambda wire: self._swap(wire, group), before=size, arrive=arrive)
         return self._start(
             wires,
             lambda wire: self._functional.reduce_scatter_tensor.default(wire, kind, size, name),
