@@ -91,7 +91,7 @@ def compile(  # noqa: A001 - the public name is fixed
     from .runtime.device import init_process_group
     from .runtime.step import Step
 
-    plan = _plan(plan)
+    plan = _agreed_plan(plan)
     mesh = plan.device_mesh()
     if mesh is not None and mesh.size > 1:
         init_process_group()
@@ -102,7 +102,26 @@ def compile(  # noqa: A001 - the public name is fixed
 def _plan(plan: Plan | Mapping[str, Any] | None) -> Plan:
     if isinstance(plan, Plan):
         return plan
-    return Plan.model_validate({} if plan is None else dict(plan))
+    return Plan.model_validate({} if plan is None else plan)
+
+
+def _agreed_plan(plan: Plan | Mapping[str, Any] | None) -> Plan:
+    """Read the plan on every rank; a rank whose plan is wrong makes all of them say so, none waits for it."""
+    fault: HpirError | None = None
+    checked = Plan()
+    try:
+        checked = _plan(plan)
+    except HpirError as error:
+        fault = error
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        faults: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(faults, None if fault is None else str(fault))
+        for rank, text in enumerate(faults):
+            if text is not None and fault is None:
+                raise PlanError(f"rank {rank}: {text}")
+    if fault is not None:
+        raise fault
+    return checked
 
 
 def _compiled_once(

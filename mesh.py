@@ -17,6 +17,10 @@ Sharding = tuple[tuple[str, ...], ...]
 """Mesh axes that split each dim of a tensor, major to minor: ``(("dp",), ())`` splits dim 0 over ``dp``."""
 
 
+MOST_RANKS = 2**20
+"""Bound on a mesh's ranks: far above any machine, and low enough that a slip of the pen is an error, not a hang."""
+
+
 @dataclass(frozen=True)
 class Mesh:
     """A named grid of ranks, outermost axis first; a rank's number is its row-major coordinate.
@@ -44,6 +48,8 @@ class Mesh:
                 raise PlanError(f"mesh axis '{name}' is named twice")
             if size < 1:
                 raise PlanError(f"mesh axis '{name}' has size {size}, expected at least 1")
+        if math.prod(self.axis_sizes) > MOST_RANKS:
+            raise PlanError(f"mesh {self} has {math.prod(self.axis_sizes)} ranks, expected at most {MOST_RANKS}")
 
     @classmethod
     def of(cls, axes: Mapping[str, int]) -> Mesh:

@@ -7,8 +7,10 @@ every argument and result described by a role and names. The same two steps are 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import logging
+import re
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
@@ -22,6 +24,7 @@ from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.distributed.tensor import DTensor
 
 from ..errors import CaptureError, nearest
 from ..runtime.trees import flatten_batch
@@ -39,13 +42,14 @@ def capture(
         CaptureError: it cannot be captured; the text starts with the user's ``file:line``.
     """
     source = definition_place(train_fn)
+    _check_model(model, source)
     leaves = _tensor_leaves(batch, source)
     dims = _batch_dims(leaves, batch_dims, source)
     step = StepModule(model, train_fn, rebuilder(batch))
     if any(parameter.is_meta for parameter in model.parameters()):
         leaves = {name: leaf.to("meta") for name, leaf in leaves.items()}
     example = tuple(leaf.detach() for leaf in leaves.values())
-    with _capture_errors(source), _quiet(), ExitStack() as stack:
+    with _capture_errors(source), _quiet(source), _unchanged(model), torch.enable_grad(), ExitStack() as stack:
         tree, shapes = output_structure(step, source, leaves, dims)
         captured = dynamo_graph_capture_for_export(step)(*example)
         fake_mode = captured.meta["fake_mode"]
@@ -57,6 +61,33 @@ def capture(
     assembled.output_tree = tree
     assembled.source = source
     return assembled
+
+
+def _check_model(model: nn.Module, source: str) -> None:
+    if not isinstance(model, nn.Module):
+        raise CaptureError(f"{source}: expected a torch.nn.Module, got: {type(model).__name__}")
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, DTensor):
+            raise CaptureError(
+                f"{source}: parameter '{name}' is a DTensor already: compile the model before it is sharded"
+            )
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise CaptureError(
+                f"{source}: parameter '{name}' has a gradient hook, which a compiled step would not call: remove "
+                "it and change the gradient after the step"
+            )
+
+
+@contextlib.contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Put a model's own tensors back after the block: tracing swaps them, and loses count where modules are shared."""
+    saved = [(module, dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, parameters, buffers in saved:
+            module._parameters.update(parameters)
+            module._buffers.update(buffers)
 
 
 def _tensor_leaves(batch: Mapping[str, Any], source: str) -> dict[str, torch.Tensor]:
@@ -79,6 +110,11 @@ def _batch_dims(
             if name not in leaves:
                 raise CaptureError(f"{source}: batch_dims: no input '{name}'{nearest(name, leaves)}")
         dims = {name: batch_dims.get(name, 0 if leaf.dim() else None) for name, leaf in leaves.items()}
+        wrong = [name for name, dim in dims.items() if dim is not None and type(dim) is not int]
+        if wrong:
+            raise CaptureError(
+                f"{source}: batch_dims: expected an int or None for '{wrong[0]}', got: {dims[wrong[0]]!r}"
+            )
     else:
         dims = {name: batch_dims if leaf.dim() else None for name, leaf in leaves.items()}
     sizes: dict[int, str] = {}
@@ -145,21 +181,46 @@ _NO_DATA = "data is not allocated yet"
 # Advice about torch.compile's own switches, which have no say in an export.
 _NOT_ADVICE = ("torch.compile", "torch._dynamo", "set_stance", "file an issue", "fullgraph")
 
+_SIDE_EFFECTS = "While compiling, we found certain side effects"
+
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch._dynamo", "torch.fx.experimental.symbolic_shapes")
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep torch from logging tracebacks of what becomes a `CaptureError`."""
+def _quiet(source: str) -> Iterator[None]:
+    """Keep torch from logging tracebacks of what becomes a `CaptureError`; hear what it says of side effects.
+
+    Raises:
+        CaptureError: the forward assigns to an attribute of the model, which a compiled step would not do.
+    """
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings():
-            # Python-side effects of a forward are left out of the step on purpose: the model stays untouched.
-            warnings.filterwarnings("ignore", message="While compiling, we found certain side effects")
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.filterwarnings("always", message=_SIDE_EFFECTS)
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+    for warning in heard:
+        if str(warning.message).startswith(_SIDE_EFFECTS):
+            _refuse_assignments(str(warning.message), source)
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+def _refuse_assignments(message: str, source: str) -> None:
+    """Refuse what dynamo heard the forward assign to the model; of a library's globals a step is better off without."""
+    names = ast.literal_eval(message.partition("check: ")[2])
+    changed = [name for name in names if name.startswith("L['self']")]
+    if not changed:
+        return
+    path = ".".join(re.findall(r"_modules\['([^']+)'\]", changed[0])[1:])
+    what = "a buffer" if "_buffers" in changed[0] else "an attribute"
+    owner = f"module '{path}'" if path else "the model"
+    raise CaptureError(
+        f"{source}: the forward assigns to {what} of {owner}, which a compiled step would not do: "
+        "keep state in a buffer and change it in place (copy_, add_)"
+    )

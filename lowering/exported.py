@@ -12,7 +12,7 @@ from torch import nn
 from torch.fx import GraphModule
 from torch_mlir import ir
 
-from ..errors import CaptureError
+from ..errors import CaptureError, RuntimeFault
 from .capture import capture
 from .import_graph import import_joint
 from .source_places import definition_place
@@ -38,12 +38,16 @@ class Exported:
         """Write the module as text; with `debug_info`, each op carries its source line."""
         file = Path(path)
         scratch = file.with_name(file.name + ".partial")
-        scratch.write_text(self.text(debug_info=debug_info), encoding="utf-8")
-        scratch.replace(file)
+        try:
+            scratch.write_text(self.text(debug_info=debug_info), encoding="utf-8")
+            scratch.replace(file)
+        except OSError as error:
+            raise RuntimeFault(f"{file}: cannot write the module: {(error.strerror or str(error)).lower()}") from None
 
     def text(self, *, debug_info: bool = False) -> str:
         """Return the module as text."""
-        return str(self.module.operation.get_asm(enable_debug_info=debug_info)) + "\n"
+        text: str = self.module.operation.get_asm(enable_debug_info=debug_info)
+        return text.rstrip("\n") + "\n"
 
 
 def export(

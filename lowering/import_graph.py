@@ -26,6 +26,14 @@ from .normalize import place_of
 class _NodeImporter(GraphNodeImporter):  # type: ignore[misc]  # torch-mlir is untyped
     """Marks each op with the module and phase of the node it was made for."""
 
+    def _import_torch_op_overload(self, loc: Any, node: Node, concrete_target: Any = None) -> None:
+        target = node.target
+        try:
+            super()._import_torch_op_overload(loc, node, concrete_target)
+        except (NotImplementedError, TypeError, ValueError, AssertionError, RuntimeError, LookupError) as error:
+            reason = str(error) or type(error).__name__
+            raise CaptureError(f"{place_of(node)}: torch-mlir cannot import operator '{target}': {reason}") from None
+
     def bind_node_value(self, node: Node, value: Any, result_index: int = 0) -> None:
         """Bind a node to a value and annotate the op that defines it."""
         super().bind_node_value(node, value, result_index)

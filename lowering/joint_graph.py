@@ -87,7 +87,7 @@ def assemble(
         elif isinstance(description, PlainAOTInput):
             plain[description.idx] = node
         elif isinstance(description, TangentAOTInput):
-            _fold_tangent(node)
+            _fold_tangent(node, 1.0 if description.output == PlainAOTOutput(0) else 0.0)
         else:
             raise CaptureError(f"{source}: cannot capture an input of kind {type(description).__name__}")
     constants = _lift_constants(graph_module)
@@ -196,13 +196,14 @@ def _by_identity(named: Iterator[tuple[str, Any]]) -> list[tuple[tuple[str, ...]
     return [(tuple(names), tensor) for names, tensor in groups.values()]
 
 
-def _fold_tangent(node: Node) -> None:
+def _fold_tangent(node: Node, seed: float) -> None:
+    """Replace a tangent input by what the step seeds it with: one for the loss, zero for a buffer's new value."""
     value = node.meta["val"]
     graph = node.graph
     first = next(n for n in graph.nodes if n.meta.get("partitioner_tag") == "is_backward" and n.op == "call_function")
     with graph.inserting_before(first):
         ones = graph.call_function(
-            torch.ops.aten.full.default, (list(value.shape), 1.0), {"dtype": value.dtype, "device": value.device}
+            torch.ops.aten.full.default, (list(value.shape), seed), {"dtype": value.dtype, "device": value.device}
         )
     ones.meta = {"val": value, "partitioner_tag": "is_backward", "stack_trace": first.meta.get("stack_trace")}
     node.replace_all_uses_with(ones)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
-_OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent))
-_NOT_OURS = tuple(str(Path(_OWN[1]) / folder) for folder in ("tests", "examples", "benchmarks"))
+_PACKAGE = Path(__file__).parent.parent
+_STANDARD_LIBRARY = str(Path(os.__file__).parent)
+_OWN = (
+    str(Path(torch.__file__).parent),
+    *(str(_PACKAGE / name) for name in ("compiler.py", "dialect", "ir_passes", "lowering", "runtime", "tools")),
+)
 
 
 def is_user_file(file: str) -> bool:
-    """Return whether a source file is the user's (or a model library's), not torch's or this package's."""
-    if file.startswith("<"):
+    """Return whether a source file is the user's or a model library's, not torch's, Python's or this package's."""
+    if file.startswith(("<", *_OWN)):
         return False
-    return not file.startswith(_OWN) or file.startswith(_NOT_OURS)
+    return not file.startswith(_STANDARD_LIBRARY) or "site-packages" in file
 
 
 def last_user_place(stack_trace: str) -> str:

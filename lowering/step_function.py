@@ -15,6 +15,9 @@ from ..runtime.program import Arg, Argument, Function, Op, Ref, Result, TensorTy
 
 _KEPT = {"hp.send"}
 
+MOST_MICROBATCHES = 2**16
+"""Bound on the microbatches of a step, which are written out one by one."""
+
 
 def prune(function: Function, keep: Callable[[Result], bool]) -> Function:
     """Return `function` with only the results that `keep` wants and the ops they need, renumbered.
@@ -69,8 +72,8 @@ def assemble(
     Raises:
         PlanError: the number of microbatches is below 1.
     """
-    if microbatches < 1:
-        raise PlanError(f"data.microbatches: expected at least 1, got: {microbatches}")
+    if not 1 <= microbatches <= MOST_MICROBATCHES:
+        raise PlanError(f"data.microbatches: expected 1 to {MOST_MICROBATCHES}, got: {microbatches}")
     train_step = replace(prune(step, lambda result: result.role != "output"), name="stage0_step")
     forward = replace(prune(step, lambda result: result.role in ("loss", "weight", "output")), name="stage0_forward")
     train = _Entry("rank0", train_step, mesh, data_axes, microbatches).train()

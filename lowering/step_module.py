@@ -139,6 +139,8 @@ def _check_loss(loss: Any, source: str) -> None:
         raise CaptureError(
             f"{source}: the step function returned a {type(loss).__name__}, expected the loss as a tensor"
         )
+    if isinstance(loss, nn.Parameter):
+        raise CaptureError(f"{source}: the loss is a parameter itself, expected something computed")
     if loss.numel() != 1 or loss.dim() > 1:
         raise CaptureError(f"{source}: expected the loss to have shape [] or [1], got: {list(loss.shape)}")
     if not loss.is_floating_point():

@@ -16,12 +16,19 @@ from .program import SCHEMA_VERSION, Arg, Argument, Function, Named, Op, Program
 
 
 def write_program(program: Program, directory: Path) -> None:
-    """Write a Program to a directory, made when missing; one that is there is replaced."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write a Program to a directory, made when missing; one that is there is replaced.
+
+    Raises:
+        RuntimeFault: it cannot be written.
+    """
     encoded = encode_program(program)
     encoded["digest"] = digest(encoded)
-    _write_atomically(directory / "program.json", _dump(encoded))
-    _write_atomically(directory / "program.mlir", program.text)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _write_atomically(directory / "program.json", _dump(encoded))
+        _write_atomically(directory / "program.mlir", program.text)
+    except OSError as error:
+        raise RuntimeFault(f"{directory}: cannot write a Program: {(error.strerror or str(error)).lower()}") from None
 
 
 def read_program(directory: Path) -> Program:

@@ -189,6 +189,116 @@ def test_capture_leaves_the_model_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+class Running(nn.Module):
+    """Keeps a running mean in a buffer, in one of several ways."""
+
+    def __init__(self, way: str):
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+        self.register_buffer("mean", torch.zeros(4))
+        self.mean: Tensor
+        self.way, self.calls = way, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x)
+        if self.way == "in place":  # with its history: the loss does not depend on the new value
+            self.mean.mul_(0.9).add_(y.mean(0), alpha=0.1)
+        elif self.way == "used":
+            self.mean.copy_(y.mean(0))
+            return y * self.mean
+        elif self.way == "assigned":
+            self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+        else:
+            self.calls += 1
+            return y * self.calls
+        return y
+
+
+def square(model: nn.Module, x: Tensor) -> Tensor:
+    loss: Tensor = model(x).square().mean()
+    return loss
+
+
+@pytest.mark.parametrize("way", ("in place", "used"))
+def test_a_buffers_new_value_adds_nothing_to_the_gradients(way: str) -> None:
+    model, x = Running(way), torch.randn(4, 3)
+    exported = hpir.export(model, square, {"x": x})
+    state = {name: tensor.detach().clone() for name, tensor in exported.state.items()}
+    result = hpir.simulate(hpir.compile_program(exported), state, {"x": x})
+    torch.autograd.backward(square(model, x))
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(result.grads[name], parameter.grad)
+    torch.testing.assert_close(result.buffers["mean"], model.mean.detach())
+
+
+@pytest.mark.parametrize(("way", "what"), (("assigned", "a buffer"), ("counted", "an attribute")))
+def test_state_that_a_compiled_step_would_not_keep_is_refused(way: str, what: str) -> None:
+    model = nn.Sequential(Running(way))
+    with pytest.raises(hpir.CaptureError, match=f"assigns to {what} of module '0', which a compiled step would not do"):
+        hpir.export(model, square, {"x": torch.randn(4, 3)})
+    assert model[0].calls == 0
+
+
+def test_a_module_under_two_names_is_captured_and_left_as_it_was() -> None:
+    shared = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    model, x = nn.Sequential(shared, nn.Tanh(), shared), torch.randn(4, 3)
+    before = dict(model.named_parameters(remove_duplicate=False))
+    exported = hpir.export(model, square, {"x": x})
+    after = dict(model.named_parameters(remove_duplicate=False))
+    assert all(after[name] is parameter for name, parameter in before.items())
+    result = hpir.simulate(hpir.compile_program(exported), exported.state, {"x": x})
+    torch.autograd.backward(square(model, x))
+    for name, parameter in after.items():
+        torch.testing.assert_close(result.grads[name], parameter.grad)
+
+
+def test_gradient_hooks_are_refused() -> None:
+    model = nn.Linear(3, 4)
+    model.weight.register_hook(lambda gradient: gradient * 0)  # type: ignore[no-untyped-call]
+    with pytest.raises(hpir.CaptureError, match="parameter 'weight' has a gradient hook"):
+        hpir.export(model, square, {"x": torch.randn(4, 3)})
+
+
+def test_capture_does_not_depend_on_the_grad_mode_around_it() -> None:
+    with torch.no_grad():
+        exported = hpir.export(nn.Linear(3, 4), square, {"x": torch.randn(4, 3)})
+    assert len(signature_of(exported).results_with_role("grad")) == 2
+
+
+def test_wrong_arguments_are_capture_errors() -> None:
+    model, x = nn.Linear(3, 4), torch.randn(4, 3)
+    with pytest.raises(hpir.CaptureError, match=r"expected a torch.nn.Module, got: int"):
+        hpir.export(3, square, {"x": x})  # type: ignore[arg-type]
+    with pytest.raises(hpir.CaptureError, match="expected an int or None for 'x', got: '0'"):
+        hpir.export(model, square, {"x": x}, batch_dims={"x": "0"})  # type: ignore[dict-item]
+    scalar = nn.ParameterDict({"a": torch.ones(())})
+    with pytest.raises(hpir.CaptureError, match="the loss is a parameter itself"):
+        hpir.export(scalar, lambda model, x: model["a"], {"x": x})
+
+
+def test_what_cannot_be_written_is_an_error_that_names_the_file(tmp_path: Any) -> None:
+    exported = hpir.export(nn.Linear(3, 4), square, {"x": torch.randn(4, 3)})
+    with pytest.raises(hpir.RuntimeFault, match=r"gone/step.mlir: cannot write the module: no such file"):
+        exported.save(tmp_path / "gone" / "step.mlir")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(hpir.RuntimeFault, match=r"file: cannot write a Program: "):
+        hpir.compile_program(exported).save(tmp_path / "file")
+    assert exported.text().endswith("}\n")
+
+
+def test_sizes_that_no_machine_has_are_refused() -> None:
+    exported = hpir.export(nn.Linear(3, 4), square, {"x": torch.randn(4, 3)})
+    for size in (2**40, 2**70):
+        with pytest.raises(hpir.HpirError, match="expected at most 1048576"):
+            hpir.compile_program(exported, {"mesh": {"dp": size}, "fsdp": {"axes": ["dp"]}})
+    with pytest.raises(hpir.PlanError, match="expected 1 to 65536, got: 1000000000000"):
+        hpir.compile_program(exported, {"data": {"microbatches": 10**12}})
+    wrong: Any
+    for wrong in ("x", 3, []):
+        with pytest.raises(hpir.PlanError, match="expected a table"):
+            hpir.compile_program(exported, wrong)
+
+
 def test_a_tied_parameter_is_one_argument_with_all_its_names_and_one_gradient() -> None:
     case = BY_NAME["tied"]
     signature = signature_of(hpir.export(case.model(), case.train, case.data(2)))

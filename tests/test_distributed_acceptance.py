@@ -93,3 +93,33 @@ def test_training_on_two_processes_equals_the_plain_loop(axes: list[str], microb
                 first["parameters"][key], parameter.detach(), rtol=1e-9, atol=1e-10, msg=f"{name} {key}"
             )
             assert torch.equal(first["parameters"][key], second["parameters"][key]), (name, key)
+
+
+def disagree(rank: int) -> list[str]:
+    """Do on one rank, or on all, what cannot be compiled; return what each rank is told."""
+    case = BY_NAME["uneven"]
+    model, batch = case.model(), case.data(2)
+    plan: dict[str, Any] = {"mesh": {"dp": RANKS}, "fsdp": {"axes": ["dp"]}}
+    told = []
+    for attempt in (plan if rank == 0 else {"msh": {}}, {"mesh": {"dp": RANKS}, "fsdp": {"axes": ["pd"]}}):
+        try:
+            hpir.compile(model, case.train, batch, plan=attempt)
+        except hpir.HpirError as error:
+            told.append(f"{type(error).__name__}: {error}")
+    hpir.compile(model, case.train, batch, plan=plan)
+    try:
+        hpir.compile(model, case.train, batch, plan=plan)
+    except hpir.HpirError as error:
+        told.append(f"{type(error).__name__}: {error}")
+    return told
+
+
+@pytest.mark.timeout(120)
+def test_what_one_rank_cannot_compile_all_are_told_of() -> None:
+    first, second = run_ranks(disagree, RANKS)
+    assert first[0].startswith("PlanError: rank 1: ") and "did you mean 'mesh'?" in first[0]
+    assert second[0].startswith("PlanError: ") and "did you mean 'mesh'?" in second[0]
+    for told in (first, second):
+        assert "no axis 'pd'" in told[1] or "did you mean 'dp'" in told[1]
+        assert told[2].startswith("CaptureError: ")
+        assert "'up.weight' is a DTensor already: compile the model before it is sharded" in told[2]

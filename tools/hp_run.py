@@ -65,6 +65,8 @@ def run(arguments: Sequence[str]) -> int:
     from ..lowering.check import random_batch, random_state
     from ..runtime.program import Program
 
+    if options.steps < 1:
+        raise PlanError(f"--steps: expected at least 1, got: {options.steps}")
     program = Program.load(options.program, allow=options.allow)
     state = _load(options.state, "--state") if options.state else random_state(program, options.seed)
     batch = _load(options.batch, "--batch") if options.batch else random_batch(program, options.seed)

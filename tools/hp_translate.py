@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import HpirError, PassError, PlanError, nearest
+from ..errors import HpirError, PlanError, nearest
 from .output import write_output
 from .source import read_source
 
@@ -70,7 +70,7 @@ def translate(arguments: Sequence[str]) -> int:
     elif options.to_program:
         if options.output == "-":
             raise PlanError("--to-program writes a directory: name it with -o")
-        _save(_lowered(options), options.output)
+        _lowered(options).save(options.output)
     else:
         from ..runtime.program import Program
         from ..runtime.python_text import to_python
@@ -81,13 +81,6 @@ def translate(arguments: Sequence[str]) -> int:
             raise PlanError(f"--rank: the Program has ranks 0 to {program.mesh.size - 1}, got: {options.rank}")
         write_output(options.output, to_python(program, options.rank).encode())
     return 0
-
-
-def _save(program: Any, output: str) -> None:
-    try:
-        program.save(output)
-    except OSError as error:
-        raise PassError(f"{output}: error: cannot write a Program: {(error.strerror or str(error)).lower()}") from None
 
 
 def _lowered(options: argparse.Namespace) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,9 @@ from ..dialect.diagnostics import Diagnostic, IRError
 _BYTECODE = b"ML\xefR"
 SEPARATOR = "// -----"
 STDIN = "<stdin>"
+
+# MLIR's parser recurses: so many brackets in a row are no module, and would overflow its stack.
+_DEEP = re.compile(rb"[\[({<]{1000}")
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,11 @@ def read_source(argument: str) -> Source:
             raise IRError([Diagnostic("error", argument, f"cannot read input: {reason}")]) from error
     if not source.data.strip():
         raise source.error("input is empty")
+    deep = _DEEP.search(source.data)
+    if deep is not None:
+        line_begin = source.data.rfind(b"\n", 0, deep.start()) + 1
+        line = source.data.count(b"\n", 0, deep.start()) + 1
+        raise source.error("input nests too deeply", line, deep.start() - line_begin + 1)
     return source
 
 
