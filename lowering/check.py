@@ -12,7 +12,7 @@ from ..errors import RuntimeFault
 from ..mesh import Mesh
 from ..runtime.program import Function, Program, TensorType
 from ..runtime.simulate import SimulationResult, simulate
-from ..runtime.trees import flatten_batch
+from ..runtime.trees import flatten_batch, nest_leaves
 from .step_function import assemble
 
 
@@ -84,17 +84,12 @@ def _reference(program: Program, state: Mapping[str, torch.Tensor], batch: Mappi
 
 
 def _rows(function: Function, leaves: Mapping[str, torch.Tensor], rank: int, ranks: int) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
     dims = {argument.name: argument.batch_dim for argument in function.arguments if argument.role == "input"}
+    parts = {}
     for name, leaf in leaves.items():
         dim = dims.get(name)
-        part = leaf if dim is None else leaf.chunk(ranks, dim)[rank]
-        table = nested
-        *parents, last = name.split(".")
-        for parent in parents:
-            table = table.setdefault(parent, {})
-        table[last] = part
-    return nested
+        parts[name] = leaf if dim is None else leaf.chunk(ranks, dim)[rank]
+    return nest_leaves(parts)
 
 
 def _differences(found: SimulationResult, expected: SimulationResult, tolerance: float) -> Iterator[Difference]:
@@ -133,14 +128,7 @@ def random_batch(program: Program, seed: int = 0) -> dict[str, Any]:
         for argument in program.entry(0).arguments
         if argument.role == "input"
     }
-    nested: dict[str, Any] = {}
-    for name, leaf in leaves.items():
-        table = nested
-        *parents, last = name.split(".")
-        for parent in parents:
-            table = table.setdefault(parent, {})
-        table[last] = leaf
-    return nested
+    return nest_leaves(leaves)
 
 
 def _random(type_: TensorType, generator: torch.Generator) -> torch.Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ..errors import HpirError, RuntimeFault
 from .program import Argument, Program
-from .trees import flatten_batch
+from .trees import flatten_batch, nest_leaves
 
 _POLL_S = 0.1
 _GRACE_S = 5.0
@@ -154,7 +154,7 @@ def _train(
         if name in loaded["state"]
     }
     step = Step(program, model, constants=constants, backend=backend, allow=allow)
-    batch = _nested(_rows(program, rank, entry.arguments, loaded["batch"]))
+    batch = nest_leaves(_rows(program, rank, entry.arguments, loaded["batch"]))
     losses = []
     for _ in range(steps):
         begin = time.perf_counter()
@@ -208,14 +208,3 @@ def _rows(
             size = leaf.shape[dim] // count
             part[name] = leaf.narrow(dim, position * size, size)
     return part
-
-
-def _nested(leaves: Mapping[str, Tensor]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for name, leaf in leaves.items():
-        table = nested
-        *parents, last = name.split(".")
-        for parent in parents:
-            table = table.setdefault(parent, {})
-        table[last] = leaf
-    return nested

@@ -34,6 +34,18 @@ def flatten_batch(batch: Mapping[str, Any]) -> dict[str, Any]:
     return leaves
 
 
+def nest_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Return leaves by path as nested dicts, which `flatten_batch` takes apart into the same paths."""
+    nested: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        table = nested
+        *parents, last = path.split(".")
+        for parent in parents:
+            table = table.setdefault(parent, {})
+        table[last] = leaf
+    return nested
+
+
 def _collect(value: Any, path: str, leaves: dict[str, Any]) -> None:
     if value is None:
         return

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hpir.errors import RuntimeFault
-from hpir.runtime.trees import build_outputs, flatten_batch, output_tree
+from hpir.runtime.trees import build_outputs, flatten_batch, nest_leaves, output_tree
 
 
 class Pair(NamedTuple):
@@ -140,3 +140,9 @@ def test_output_tree_refuses(value: Any, message: str) -> None:
 def test_build_outputs_refuses(tree: Any, message: str) -> None:
     with pytest.raises(RuntimeFault, match=message):
         build_outputs(tree, {"a": 1})
+
+
+def test_nesting_gives_back_the_same_paths() -> None:
+    leaves = {"ids": 1, "image.pixels": 2, "image.sizes.h": 3, "pair.0": 4, "pair.1": 5}
+    assert flatten_batch(nest_leaves(leaves)) == leaves
+    assert nest_leaves({}) == {}
