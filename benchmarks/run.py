@@ -35,7 +35,8 @@ the range of all samples behind it. A ratio is taken turn by turn.
 _NOTES = """
 - **FSDP step**: forward and backward of the language model in `examples/language_model.py`, float32, in two processes
   over gloo on this machine, one thread each, no optimiser. FSDP2 is `fully_shard` on each layer and on the root; both
-  gather again in the backward. Before anything is timed, both must give the same loss and gradients.
+  gather again in the backward. Before anything is timed, both must give the same loss and gradients, up to 1e-5 of the
+  largest.
 - **One-rank step**: the same model in one process with one thread.
 - **Passes**: modules that `benchmarks/large_modules.py` writes, forward and backward, three trainable parameters to 90
   ops; all ops count, constants too. The first figure is the passes in a running process, the second all of

@@ -216,8 +216,9 @@ def rows(*, sizes: Sizes | None = None, rounds: int = 20) -> list[Row]:
     for subject, comparison, limit in comparisons:
         times = comparison.times
         text = f"{times.ratio.text()}; {times.first.text('ms', 1e3)} and {times.second.text('ms', 1e3)}"
+        difference = f"differ by {comparison.difference:.0e}" if comparison.difference else "are equal"
+        text += f"; losses and gradients {difference}"
         made.append(bounded(f"{subject} ({sizes})", text, times.ratio.median, limit))
-        made.append(Row("largest difference of their losses and gradients", f"{comparison.difference:.1e} relative"))
     deeper = replace(sizes, layers=2 * sizes.layers)
     exports = {each.layers: time_export(each, max(2, rounds // 5)) for each in (sizes, deeper)}
     made.append(Row(f"`hpir.export` of {sizes.layers} layers", exports[sizes.layers].text("s")))

@@ -151,7 +151,7 @@ def test_the_page_has_every_row() -> None:
         "FSDP step over FSDP2's, 2 gloo processes (8 layers, dim 128, batch 4x64)",
         "one-rank step over eager autograd (8 layers, dim 128, batch 4x64)",
         "`hpir.export` of 8 layers",
-        "`hpir.export`, per layer from 8 to 16 layers",
+        "`hpir.export`, per layer from 8 to 16",
         "`cse,hp-simplify,hp-fsdp` on 996 ops",
         "`cse,hp-simplify,hp-fsdp` on 9,996 ops",
         "`cse,hp-simplify,hp-fsdp` on 99,996 ops",
