@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
+import types
 import warnings
 from collections.abc import Callable, Collection
 from datetime import timedelta
@@ -140,6 +141,11 @@ def _run_child(directory: Path, rank: int) -> None:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # pytest may have named it after the folders it lies in; what is pickled by that name is looked up through them.
+    parents = payload["module"].split(".")[:-1]
+    for depth in range(1, len(parents) + 1):
+        name = ".".join(parents[:depth])
+        sys.modules.setdefault(name, types.ModuleType(name))
     sys.modules[payload["module"]] = module
     spec.loader.exec_module(module)
     function = getattr(module, payload["function"])

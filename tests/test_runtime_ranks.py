@@ -311,6 +311,9 @@ def check_gathered_parameters_die(rank: int, where: str) -> None:
     gc.enable()
     # Five matrices: the tied one, which stays, and two in each of two layers, of which one is there at a time.
     assert most <= 3
+    deadline = time.monotonic() + 5
+    while any(reference() is not None for reference in alive.values()) and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert all(reference() is None for reference in alive.values())
 
 
