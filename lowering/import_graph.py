@@ -7,6 +7,7 @@ every op, one source line per op, and literals written inline.
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -90,7 +91,7 @@ def import_joint(joint: JointGraph, *, context: ir.Context | None = None) -> ir.
         CaptureError: an op or a dtype that the torch dialect has no spelling of, at the user's line.
     """
     context = context if context is not None else make_context()
-    copy = GraphModule(joint.graph_module, joint.graph_module.graph)
+    copy = GraphModule(joint.graph_module, deepcopy(joint.graph_module.graph))
     copy.graph.set_codegen(torch.fx.graph.CodeGen())
     for node in copy.graph.nodes:
         # The same step is the same IR on every machine: tensors are made on the device that runs it.

@@ -24,6 +24,7 @@ from ..dialect.types import TensorType as IRTensorType
 from ..dialect.types import tensor_type as read_tensor_type
 from ..mesh import Mesh
 from ..runtime.program import (
+    HP_ATTRIBUTES,
     Arg,
     Argument,
     Function,
@@ -213,7 +214,7 @@ class _FunctionLowering:
 
     def _hp(self, op: ir.Operation) -> None:
         kwargs: dict[str, Arg] = {}
-        for key in _HP_ATTRIBUTES.get(op.name, ()):
+        for key in HP_ATTRIBUTES.get(op.name, ()):
             if key in op.attributes:
                 kwargs[key] = _attribute(op.attributes[key])
         operands = tuple(self.values[operand] for operand in op.operands)
@@ -242,20 +243,6 @@ class _FunctionLowering:
         args, kwargs = _call_arguments(op, operator, operands)
         self._append(op, _RESHAPES.get(target, target), args, kwargs)
 
-
-_HP_ATTRIBUTES = {
-    "hp.all_gather": ("axes", "dims"),
-    "hp.reduce_scatter": ("axes", "dims", "reduce"),
-    "hp.all_reduce": ("axes", "reduce", "coordinates"),
-    "hp.all_to_all": ("axes", "split_dims", "concat_dims"),
-    "hp.broadcast": ("axes", "root", "coordinates"),
-    "hp.shard_slice": ("axes", "dim"),
-    "hp.send": ("axis", "peer"),
-    "hp.recv": ("axis", "peer"),
-    "hp.microbatch": ("index", "count", "dim"),
-    "hp.uniform": ("stream",),
-    "hp.normal": ("stream",),
-}
 
 _operators: dict[str, Any] = {}
 

@@ -243,6 +243,21 @@ HP_TARGETS = frozenset(
 )
 """The targets of the `hp` dialect that a Program may hold."""
 
+HP_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "hp.all_gather": ("axes", "dims"),
+    "hp.reduce_scatter": ("axes", "dims", "reduce"),
+    "hp.all_reduce": ("axes", "reduce", "coordinates"),
+    "hp.all_to_all": ("axes", "split_dims", "concat_dims"),
+    "hp.broadcast": ("axes", "root", "coordinates"),
+    "hp.shard_slice": ("axes", "dim"),
+    "hp.send": ("axis", "peer"),
+    "hp.recv": ("axis", "peer"),
+    "hp.microbatch": ("index", "count", "dim"),
+    "hp.uniform": ("stream",),
+    "hp.normal": ("stream",),
+}
+"""What each of them carries of its op in the IR, in the order of the runtime's parameters."""
+
 COLLECTIVES = frozenset({"hp.all_gather", "hp.reduce_scatter", "hp.all_reduce", "hp.all_to_all", "hp.broadcast"})
 """The targets in which every rank of a group takes part."""
 

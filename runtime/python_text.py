@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ..errors import RuntimeFault
 from .aliasing import Aliases, program_aliases
 from .operators import recv_types, resolve
-from .program import COLLECTIVES, Arg, Argument, Function, Named, Op, Program, Ref, Result, last_uses
+from .program import COLLECTIVES, HP_ATTRIBUTES, Arg, Argument, Function, Named, Op, Program, Ref, Result, last_uses
 from .source_text import WIDTH, Names, filled, identifier, is_plain, one_line, tuple_text
 
 _RANDOM = ("hp.uniform", "hp.normal")
@@ -312,7 +312,7 @@ class _FunctionWriter:
         kwargs = [
             f"{name}={self._spell(value, tuple_text)}"
             for name, value in op.kwargs.items()
-            if name in _KEYWORDS.get(op.target, ()) and value is not None
+            if name in HP_ATTRIBUTES.get(op.target, ()) and value is not None
         ]
         method = op.target.removeprefix("hp.")
         if op.target in COLLECTIVES or op.target == "hp.send":
@@ -346,21 +346,6 @@ class _FunctionWriter:
         if isinstance(arg, complex):
             return f"complex({arg.real!r}, {arg.imag!r})"
         return repr(arg)
-
-
-_KEYWORDS: dict[str, tuple[str, ...]] = {
-    "hp.all_gather": ("axes", "dims"),
-    "hp.reduce_scatter": ("axes", "dims", "reduce"),
-    "hp.all_reduce": ("axes", "reduce", "coordinates"),
-    "hp.all_to_all": ("axes", "split_dims", "concat_dims"),
-    "hp.broadcast": ("axes", "root", "coordinates"),
-    "hp.shard_slice": ("axes", "dim"),
-    "hp.send": ("axis", "peer"),
-    "hp.recv": ("axis", "peer"),
-    "hp.microbatch": ("index", "count", "dim"),
-    "hp.uniform": ("stream",),
-    "hp.normal": ("stream",),
-}
 
 
 def _gives_several(op: Op) -> bool:

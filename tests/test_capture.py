@@ -299,6 +299,12 @@ def test_sizes_that_no_machine_has_are_refused() -> None:
             hpir.compile_program(exported, wrong)
 
 
+def test_importing_leaves_the_captured_graph_as_it_was() -> None:
+    exported = hpir.export(nn.Linear(3, 4), square, {"x": torch.randn(4, 3)})
+    (seed,) = exported.graph_module.graph.find_nodes(op="call_function", target=torch.ops.aten.full.default)
+    assert seed.kwargs["device"] == torch.device("cpu")
+
+
 def test_a_tied_parameter_is_one_argument_with_all_its_names_and_one_gradient() -> None:
     case = BY_NAME["tied"]
     signature = signature_of(hpir.export(case.model(), case.train, case.data(2)))
