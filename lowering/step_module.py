@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,31 +44,6 @@ def _flatten(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return [leaf for item in value for leaf in _flatten(item)]
     return [value]
-
-
-def rebuilder(batch: Mapping[str, Any]) -> Callable[[Sequence[Any]], dict[str, Any]]:
-    """Return the function that puts flat leaves back into the structure of `batch`."""
-
-    def build(template: Any, leaves: Iterator[Any]) -> Any:
-        if isinstance(template, dict):
-            return {key: build(item, leaves) for key, item in template.items()}
-        if isinstance(template, list):
-            return [build(item, leaves) for item in template]
-        if isinstance(template, tuple):
-            return tuple([build(item, leaves) for item in template])
-        return None if template is None else next(leaves)
-
-    def skeleton(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {str(key): skeleton(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [skeleton(item) for item in value]
-        if isinstance(value, tuple):
-            return tuple(skeleton(item) for item in value)
-        return None if value is None else True
-
-    template = skeleton(batch)
-    return lambda leaves: dict(build(template, iter(leaves)))
 
 
 @dataclass
