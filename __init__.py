@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .runtime.program import Program
     from .runtime.simulate import SimulationResult, simulate
     from .runtime.step import Step
+    from .runtime.weighted_loss import WeightedLoss
 
 __version__ = "0.1.0"
 
@@ -34,6 +35,7 @@ __all__ = [
     "RuntimeFault",
     "SimulationResult",
     "Step",
+    "WeightedLoss",
     "compile",
     "compile_program",
     "export",
@@ -47,6 +49,7 @@ _LAZY = {
     "Program": "runtime.program",
     "SimulationResult": "runtime.simulate",
     "Step": "runtime.step",
+    "WeightedLoss": "runtime.weighted_loss",
     "compile": "compiler",
     "compile_program": "compiler",
     "export": "lowering.exported",

@@ -22,7 +22,7 @@ from .capture_errors import capture_errors, quiet
 from .joint_graph import JointGraph, assemble
 from .model_checks import check_model, unchanged
 from .source_places import definition_place
-from .step_module import StepModule, TrainFunction, output_structure
+from .step_module import StepModule, TrainFunction
 
 
 def capture(
@@ -42,14 +42,16 @@ def capture(
         leaves = {name: leaf.to("meta") for name, leaf in leaves.items()}
     example = tuple(leaf.detach() for leaf in leaves.values())
     with capture_errors(source), quiet(source), unchanged(model), torch.enable_grad(), ExitStack() as stack:
-        tree, shapes = output_structure(step, source, leaves, dims)
+        results = step.learn_results(source, leaves, dims)
         captured = dynamo_graph_capture_for_export(step)(*example)
+        if results.fault is not None and len(captured.graph.output_node().args[0]) > 1:
+            raise results.fault  # its structure is not known
         fake_mode = captured.meta["fake_mode"]
         with tracing(TracingContext(fake_mode)):
             static = tuple(fake_mode.from_tensor(leaf, static_shapes=True) for leaf in example)
             joint = aot_export_joint_with_descriptors(stack, captured, static)
         graph_module = joint.graph_module
-    assembled = assemble(graph_module, model, list(leaves), dims, shapes, source)
-    assembled.output_tree = tree
+    assembled = assemble(graph_module, model, list(leaves), dims, results, source)
+    assembled.output_tree = results.tree
     assembled.source = source
     return assembled

@@ -54,11 +54,14 @@ def check_program(
 
 
 def _reference(program: Program, state: Mapping[str, torch.Tensor], batch: Mapping[str, Any]) -> SimulationResult:
-    """Run the reference on one data rank's rows after the other, and average: the loop that defines a step."""
+    """Run the reference on one data rank's rows after the other, and average: the loop that defines a step.
+
+    With a weight the ranks' sums are added up and divided once.
+    """
     function = program.functions[str(program.reference)]
     ranks = program.mesh.count(program.data_axes)
     mesh = Mesh(("all",), (1,))
-    functions, train, evaluate = assemble(function, mesh, (), program.microbatches)
+    functions, train, evaluate = assemble(function, mesh, (), program.microbatches, divide=False)
     single = Program(
         mesh=mesh,
         data_axes=(),
@@ -73,14 +76,26 @@ def _reference(program: Program, state: Mapping[str, torch.Tensor], batch: Mappi
     results = [
         simulate(single, state, _rows(function, leaves, rank, ranks), dtype=torch.float64) for rank in range(ranks)
     ]
+    weights = [value for result in results for value in _weights(single, result)]
+    divisor = torch.stack(weights).sum() if weights else torch.tensor(ranks)
+
+    def mean(parts: list[torch.Tensor]) -> torch.Tensor:
+        return torch.stack(parts).sum(0) / divisor
+
     first = results[0]
     return SimulationResult(
-        loss=torch.stack([result.loss for result in results]).mean(0),
-        grads={name: torch.stack([result.grads[name] for result in results]).mean(0) for name in first.grads},
+        loss=mean([result.loss for result in results]),
+        grads={name: mean([result.grads[name] for result in results]) for name in first.grads},
         buffers=first.buffers,
         outputs=None,
         per_rank=(),
     )
+
+
+def _weights(program: Program, result: SimulationResult) -> Iterator[torch.Tensor]:
+    for stated, value in zip(program.entry(0).results, result.per_rank[0], strict=True):
+        if stated.role == "weight":
+            yield value.reshape(())
 
 
 def _rows(function: Function, leaves: Mapping[str, torch.Tensor], rank: int, ranks: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from torch.fx import GraphModule, Node
 from ..errors import CaptureError
 from .normalize import normalize, place_of
 from .source_places import last_user_place
-from .step_module import Outputs
+from .step_results import StepResults
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def assemble(
     model: nn.Module,
     inputs: Sequence[str],
     dims: Mapping[str, int | None],
-    outputs: Outputs,
+    step_results: StepResults,
     source: str,
 ) -> JointGraph:
     """Order placeholders and outputs, merge ties, fold the tangent, lift constants, drop what is None."""
@@ -93,7 +93,7 @@ def assemble(
     constants = _lift_constants(graph_module)
     state.update(constants.values_by_name)
 
-    gradients, mutated, results = _read_outputs(graph_module, canonical, len(inputs), outputs, source)
+    gradients, mutated, results = _read_outputs(graph_module, canonical, len(inputs), step_results, source)
     arguments: list[Described] = []
     order: list[Node] = []
     for names, tensor in parameters:
@@ -136,7 +136,7 @@ def assemble(
 
 
 def _read_outputs(
-    graph_module: GraphModule, canonical: Mapping[str, str], inputs: int, outputs: Outputs, source: str
+    graph_module: GraphModule, canonical: Mapping[str, str], inputs: int, step_results: StepResults, source: str
 ) -> tuple[dict[str, Node], dict[str, Node], list[tuple[Node, Described]]]:
     graph = graph_module.graph
     output_node = graph.output_node()
@@ -175,9 +175,12 @@ def _read_outputs(
             raise CaptureError(
                 f"{_user_place(node, source)}: cannot capture an output of kind {type(description).__name__}"
             )
-    results = [(plain[0], Described("loss", ("loss",)))]
-    for index, (name, dim) in enumerate(zip(outputs.names, outputs.batch_dims, strict=True)):
-        results.append((plain[index + 1], Described("output", (name,), batch_dim=dim)))
+    described = [Described("loss", ("loss",))]
+    if step_results.weighted:
+        described.append(Described("weight", ("weight",)))
+    for name, dim in zip(step_results.names, step_results.batch_dims, strict=True):
+        described.append(Described("output", (name,), batch_dim=dim))
+    results = [(plain[index], each) for index, each in enumerate(described)]
     return gradients, mutated, results
 
 

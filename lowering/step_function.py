@@ -12,6 +12,7 @@ from dataclasses import replace
 from ..errors import PlanError
 from ..mesh import Mesh
 from ..runtime.program import Arg, Argument, Function, Op, Ref, Result, TensorType
+from .step_totals import StepTotals
 
 _KEPT = {"hp.send"}
 
@@ -56,7 +57,7 @@ def _renumber(arg: Arg, numbers: dict[int, int]) -> Arg:
 
 
 def assemble(
-    step: Function, mesh: Mesh, data_axes: Sequence[str], microbatches: int
+    step: Function, mesh: Mesh, data_axes: Sequence[str], microbatches: int, *, divide: bool = True
 ) -> tuple[dict[str, Function], str, str]:
     """Build the functions of a Program around one microbatch's step.
 
@@ -65,6 +66,7 @@ def assemble(
         mesh: of the Program.
         data_axes: axes that split the batch.
         microbatches: parts each data rank's batch is split into.
+        divide: whether a step with a weight divides by it; otherwise its loss and gradients are left sums.
 
     Returns:
         All functions by name, and the names of the training and the evaluation entry.
@@ -76,8 +78,8 @@ def assemble(
         raise PlanError(f"data.microbatches: expected 1 to {MOST_MICROBATCHES}, got: {microbatches}")
     train_step = replace(prune(step, lambda result: result.role != "output"), name="stage0_step")
     forward = replace(prune(step, lambda result: result.role in ("loss", "weight", "output")), name="stage0_forward")
-    train = _Entry("rank0", train_step, mesh, data_axes, microbatches).train()
-    evaluate = _Entry("evaluate0", forward, mesh, data_axes, microbatches).evaluate()
+    train = _Entry("rank0", train_step, mesh, data_axes, microbatches, divide).train()
+    evaluate = _Entry("evaluate0", forward, mesh, data_axes, microbatches, divide).evaluate()
     functions = {function.name: function for function in (train_step, forward, train, evaluate)}
     return functions, train.name, evaluate.name
 
@@ -85,7 +87,9 @@ def assemble(
 class _Entry:
     """Builds one entry function."""
 
-    def __init__(self, name: str, callee: Function, mesh: Mesh, data_axes: Sequence[str], microbatches: int):
+    def __init__(
+        self, name: str, callee: Function, mesh: Mesh, data_axes: Sequence[str], microbatches: int, divide: bool
+    ):
         self.name = name
         self.callee = callee
         self.mesh = mesh
@@ -95,6 +99,7 @@ class _Entry:
         self.arguments = tuple(self._whole(argument) for argument in callee.arguments)
         self.ops: list[Op] = []
         self._next = len(self.arguments)
+        self._totals = StepTotals(callee, self.data_axes, self.emit, divide=divide)
 
     def _whole(self, argument: Argument) -> Argument:
         """Return the argument with one data rank's whole batch instead of one microbatch."""
@@ -147,47 +152,24 @@ class _Entry:
         return calls
 
     def train(self) -> Function:
-        """Build the training entry: loss and gradients are means over microbatches, the loss also over data ranks."""
+        """Build the training entry: loss and gradients of the whole step (see `StepTotals`), and the new buffers."""
         calls = self.calls()
-        results: list[Result] = []
-        summed = [i for i, result in enumerate(self.callee.results) if result.role in ("loss", "grad")]
-        totals = {i: calls[0][i] for i in summed}
-        for call in calls[1:]:
-            types = [self.callee.results[i].type for i in summed]
-            operands = [Ref(totals[i]) for i in summed] + [Ref(call[i]) for i in summed]
-            totals = dict(zip(summed, self.emit("hp.accumulate", operands, types), strict=True))
-        for i, result in enumerate(self.callee.results):
-            value = totals.get(i, calls[-1][i])
-            if result.role in ("loss", "grad"):
-                value = self._mean(value, result)
-            results.append(replace(result, value=value))
+        totals = self._totals.finish(calls, ("loss", "weight", "grad"))
+        results = [replace(result, value=totals.get(i, calls[-1][i])) for i, result in enumerate(self.callee.results)]
         return Function(self.name, self.arguments, tuple(self.ops), tuple(results))
 
-    def _mean(self, value: int, result: Result) -> int:
-        if self.microbatches > 1:
-            (value,) = self.emit("aten.div.Scalar", (Ref(value), self.microbatches), (result.type,))
-        if result.role == "loss" and self.data_axes:
-            (future,) = self.emit("hp.all_reduce", (Ref(value),), (None,), axes=self.data_axes, reduce="avg")
-            (value,) = self.emit("hp.wait", (Ref(future),), (result.type,))
-        return value
-
     def evaluate(self) -> Function:
-        """Build the evaluation entry: the mean loss, and the extra outputs of all data ranks and microbatches.
+        """Build the evaluation entry: the loss of the whole step, and the extra outputs of all of it.
 
         An output with a batch dim is concatenated along it, in the order of the global batch; any other is returned as
         it is when there is one, else stacked along a new first dim, data rank major.
         """
         calls = self.calls()
-        results: list[Result] = []
-        for i, result in enumerate(self.callee.results):
-            values = [call[i] for call in calls]
-            if result.role == "loss":
-                total = values[0]
-                for value in values[1:]:
-                    (total,) = self.emit("hp.accumulate", (Ref(total), Ref(value)), (result.type,))
-                results.append(replace(result, value=self._mean(total, result)))
-            else:
-                results.append(self._gathered(result, values))
+        totals = self._totals.finish(calls, ("loss", "weight"))
+        results = [
+            replace(result, value=totals[i]) if i in totals else self._gathered(result, [call[i] for call in calls])
+            for i, result in enumerate(self.callee.results)
+        ]
         return Function(self.name, self.arguments, tuple(self.ops), tuple(results))
 
     def _gathered(self, result: Result, values: Sequence[int]) -> Result:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
-from ..errors import CaptureError
 from ..runtime.trees import output_tree
+from .step_results import StepResults, blind_results, flat_results, loss_and_outputs, read_results
 
 TrainFunction = Callable[..., Any]
-"""``train_fn(model, **batch)`` returning the loss, or the loss and extra outputs."""
+"""``train_fn(model, **batch)`` returning the loss (plain or a `WeightedLoss`), or the loss and extra outputs."""
 
 
 class StepModule(nn.Module):
@@ -26,97 +25,58 @@ class StepModule(nn.Module):
         self.model = model
         self._train_fn = train_fn
         self._rebuild = rebuild
+        self._results = StepResults()
 
     def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the loss, then the leaves of the extra outputs, detached."""
+        """Return the loss, its weight if it has one, then the leaves of the extra outputs."""
         result = self._train_fn(self.model, **self._rebuild(leaves))
-        loss, outputs = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-        flat = _flatten(outputs)
-        return (loss, *[leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in flat])
+        return flat_results(result, self._results) if self._results.fault is None else blind_results(result)
 
+    def learn_results(
+        self, source: str, leaves: Mapping[str, torch.Tensor], dims: Mapping[str, int | None]
+    ) -> StepResults:
+        """Run the step on fake tensors to check its loss and learn its outputs, and again with twice the batch.
 
-def _flatten(value: Any) -> list[Any]:
-    # Spelled out, not torch's pytree: dynamo traces through this, and the order must be that of `output_tree`.
-    if value is None:
-        return []
-    if isinstance(value, dict):
-        return [leaf for item in value.values() for leaf in _flatten(item)]
-    if isinstance(value, (list, tuple)):
-        return [leaf for item in value for leaf in _flatten(item)]
-    return [value]
+        A dim of an output that doubles with the batch is its batch dim: data ranks and microbatches are concatenated
+        along it. An output without one (a count, a mean) is stacked.
 
+        Raises:
+            CaptureError: the loss or an output is not what it should be.
+            Exception: whatever the step function raises.
+        """
+        try:
+            result = self._fake_run(leaves, dims, 1)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            # Dynamo takes some of these, and of the others can say what they are in the user's code.
+            self._results.fault = error
+            return self._results
+        self._results, flat = read_results(result, source)
+        if not flat:
+            return self._results
+        try:
+            doubled = self._fake_run(leaves, dims, 2)
+        except (RuntimeError, ValueError, TypeError, AssertionError, LookupError):
+            # A model that is written for one batch size: its outputs have no dim known to follow the batch.
+            return self._results
+        _, again = output_tree(loss_and_outputs(doubled)[1])
+        found = []
+        for name, leaf in flat.items():
+            pairs = enumerate(zip(leaf.shape, again[name].shape, strict=True))
+            grown = [dim for dim, (a, b) in pairs if b == 2 * a != 0]
+            found.append(grown[0] if len(grown) == 1 else None)
+        self._results.batch_dims = found
+        return self._results
 
-@dataclass
-class Outputs:
-    """Names and batch dims of the extra outputs, in flat order."""
-
-    names: list[str] = field(default_factory=list)
-    batch_dims: list[int | None] = field(default_factory=list)
-
-
-def output_structure(
-    step: StepModule, source: str, leaves: Mapping[str, torch.Tensor], dims: Mapping[str, int | None]
-) -> tuple[Any, Outputs]:
-    """Run the step on fake tensors to check its loss and learn its outputs, and again with twice the batch.
-
-    A dim of an output that doubles with the batch is its batch dim: data ranks and microbatches are concatenated
-    along it. An output without one (a count, a mean) is stacked.
-
-    Returns:
-        The outputs' structure (None without any) and their names and batch dims.
-
-    Raises:
-        CaptureError: the loss or an output is not what it should be.
-        Exception: whatever the step function raises.
-    """
-    try:
-        result = _fake_run(step, leaves, dims, 1)
-    except (DataDependentOutputException, DynamicOutputShapeException):
-        return None, Outputs()  # dynamo refuses it too, and can say what it is in the user's code
-    loss, outputs = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-    _check_loss(loss, source)
-    tree, flat = output_tree(outputs)
-    if not flat:
-        return None, Outputs()
-    for name, leaf in flat.items():
-        if not isinstance(leaf, torch.Tensor):
-            raise CaptureError(f"{source}: output '{name}' is a {type(leaf).__name__}, expected a tensor")
-    try:
-        doubled = _fake_run(step, leaves, dims, 2)
-    except (RuntimeError, ValueError, TypeError, AssertionError, LookupError):
-        # A model that is written for one batch size: its outputs have no dim known to follow the batch.
-        return tree, Outputs(list(flat), [None] * len(flat))
-    _, again = output_tree(doubled[1])
-    found = []
-    for name, leaf in flat.items():
-        grown = [dim for dim, (a, b) in enumerate(zip(leaf.shape, again[name].shape, strict=True)) if b == 2 * a != 0]
-        found.append(grown[0] if len(grown) == 1 else None)
-    return tree, Outputs(list(flat), found)
-
-
-def _fake_run(step: StepModule, leaves: Mapping[str, torch.Tensor], dims: Mapping[str, int | None], factor: int) -> Any:
-    """Run the step function on a copy of the model with fake tensors: no memory, nothing left on it."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    tensors = [*step.model.parameters(), *step.model.buffers()]
-    memo: dict[int, Any] = {id(tensor): mode.from_tensor(tensor, static_shapes=True) for tensor in tensors}
-    model = copy.deepcopy(step.model, memo)
-    inputs = []
-    with mode, torch.no_grad():
-        for name, leaf in leaves.items():
-            dim = dims[name]
-            shape = [size * factor if number == dim else size for number, size in enumerate(leaf.shape)]
-            inputs.append(torch.empty(shape, dtype=leaf.dtype, device=leaf.device))
-        return step._train_fn(model, **step._rebuild(inputs))
-
-
-def _check_loss(loss: Any, source: str) -> None:
-    if not isinstance(loss, torch.Tensor):
-        raise CaptureError(
-            f"{source}: the step function returned a {type(loss).__name__}, expected the loss as a tensor"
-        )
-    if isinstance(loss, nn.Parameter):
-        raise CaptureError(f"{source}: the loss is a parameter itself, expected something computed")
-    if loss.numel() != 1 or loss.dim() > 1:
-        raise CaptureError(f"{source}: expected the loss to have shape [] or [1], got: {list(loss.shape)}")
-    if not loss.is_floating_point():
-        raise CaptureError(f"{source}: expected the loss to be a floating tensor, got: {loss.dtype}")
+    def _fake_run(self, leaves: Mapping[str, torch.Tensor], dims: Mapping[str, int | None], factor: int) -> Any:
+        """Run the step function on a copy of the model with fake tensors: no memory, nothing left on it."""
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        memo: dict[int, Any] = {id(tensor): mode.from_tensor(tensor, static_shapes=True) for tensor in tensors}
+        model = copy.deepcopy(self.model, memo)
+        inputs = []
+        with mode, torch.no_grad():
+            for name, leaf in leaves.items():
+                dim = dims[name]
+                shape = [size * factor if number == dim else size for number, size in enumerate(leaf.shape)]
+                inputs.append(torch.empty(shape, dtype=leaf.dtype, device=leaf.device))
+            return self._train_fn(model, **self._rebuild(inputs))

@@ -13,6 +13,8 @@ import torch
 
 from ..errors import RuntimeFault
 
+_NOT_FINITE = (float("inf"), float("-inf"))
+
 BARE_OUTPUT = "output"
 """The path of an output that is one tensor and not a container of some."""
 
@@ -88,13 +90,14 @@ def _join(path: str, key: str) -> str:
 def output_tree(value: Any) -> tuple[Any, dict[str, Any]]:
     """Return the structure of extra outputs, as `Program.output_tree` has it, and their leaves by path.
 
-    A dataclass becomes a dict, a named tuple a tuple. Leaves are tensors and Python numbers.
+    A dataclass becomes a dict, a named tuple a tuple. Leaves are tensors; Python numbers and strings are constants of
+    the structure.
 
     Args:
         value: what the step function returned beside the loss.
 
     Raises:
-        RuntimeFault: a leaf is something else, or a key is no string or contains a dot.
+        RuntimeFault: a value is something else, or a key is no string or contains a dot.
 
     Example:
         >>> output_tree({"logits": logits, "hidden": [h0, None]})[0]
@@ -109,9 +112,12 @@ def _structure(value: Any, path: str, leaves: dict[str, Any]) -> Any:
         return None
     children = _children(value, path)
     if children is None:
-        if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
+        if isinstance(value, (bool, int, float, str)):
+            # JSON has no word for infinities.
+            return {"float": repr(value)} if value in _NOT_FINITE or value != value else {"constant": value}
+        if not isinstance(value, torch.Tensor):
             where = f"output '{path}'" if path else "output"
-            raise RuntimeFault(f"{where} is of type {type(value).__name__}, expected tensors and numbers")
+            raise RuntimeFault(f"{where} is of type {type(value).__name__}, expected tensors, numbers and strings")
         leaves[path or BARE_OUTPUT] = value
         return path or BARE_OUTPUT
     kind, items = children
@@ -133,6 +139,10 @@ def build_outputs(tree: Any, values: Mapping[str, Any]) -> Any:
         return values[tree]
     if isinstance(tree, dict) and len(tree) == 1:
         ((kind, children),) = tree.items()
+        if kind == "float" and children in ("inf", "-inf", "nan"):
+            return float(children)
+        if kind == "constant" and isinstance(children, (bool, int, float, str)):
+            return children
         if kind == "dict" and isinstance(children, dict):
             return {key: build_outputs(child, values) for key, child in children.items()}
         if kind == "list" and isinstance(children, (list, tuple)):

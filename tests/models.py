@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import hpir
+
 TrainFunction = Callable[..., Any]
 
 
@@ -295,6 +297,26 @@ def train_with_outputs(model: nn.Module, ids: Tensor, labels: Tensor) -> tuple[T
     return loss, {"logits": logits, "metrics": {"right": (logits.argmax(-1) == labels).sum()}}
 
 
+def train_weighted(model: nn.Module, ids: Tensor, labels: Tensor) -> tuple[hpir.WeightedLoss, dict[str, Any]]:
+    """Cross entropy of the tokens that are not ignored, as a sum and their number, with logits and counts beside it."""
+    logits = model(ids)
+    total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    counted = labels != IGNORED
+    right = (logits.argmax(-1) == labels) & counted
+    return hpir.WeightedLoss(total, counted.sum()), {"logits": logits, "right": right.sum()}
+
+
+IGNORED = -100
+"""The label of a token that takes no part in the loss."""
+
+
+def _padded_batch(rows: int) -> dict[str, Tensor]:
+    """Tokens of which each row ignores a number of its own; the first row all of them."""
+    batch = _lm_batch(10, 4)(rows)
+    ignored = torch.arange(4) < torch.tensor([(3 * row) % 4 if row else 4 for row in range(rows)]).unsqueeze(1)
+    return {**batch, "labels": batch["labels"].masked_fill(ignored, IGNORED)}
+
+
 def _image_text_batch(rows: int) -> dict[str, Tensor]:
     return {
         "image": torch.randn(rows, 2, 5),
@@ -325,6 +347,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case("image_text", ImageText, _image_text_batch, train_image_text, units=("layers.*",)),
     Case("outputs", TiedLM, _lm_batch(10, 4), train_with_outputs, units=("layers.*",)),
+    Case("ignored_tokens", TiedLM, _padded_batch, train_weighted, units=("layers.*",)),
     Case("twice", Twice, _regression_batch(5), train_regression, units=("shared",)),
     Case(
         "strided",
@@ -358,13 +381,17 @@ def reference_step(
     microbatches: int = 1,
     batch_dims: int | Mapping[str, int | None] = 0,
 ) -> Reference:
-    """Run the reference: mean loss and gradients over data ranks and microbatches; buffers follow data rank 0's loop.
+    """Run the reference: the plain loop over data ranks and microbatches; buffers follow data rank 0's loop.
 
-    The model's `.grad` fields are set to the mean gradient and its buffers to data rank 0's, as a training step would.
+    Loss and gradients are means, or with a `WeightedLoss` sums divided once by the whole weight. Gradients are added to
+    the model's `.grad` fields and its buffers set to data rank 0's, as a training step would.
     """
     parts = data_ranks * microbatches
     total = torch.zeros((), dtype=torch.float64)
+    weight: Any = 0
     outputs: list[Any] = []
+    accumulated = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
     initial = {name: buffer.clone() for name, buffer in model.named_buffers()}
     after: dict[str, Tensor] = {}
     for rank in range(data_ranks):
@@ -378,17 +405,26 @@ def reference_step(
                 piece[name] = leaf if dim is None or leaf.dim() == 0 else leaf.chunk(parts, dim)[index]
             result = train(model, **piece)
             loss, extra = result if isinstance(result, tuple) else (result, None)
-            (loss / parts).backward()
-            total = total + loss.detach().double() / parts
+            if isinstance(loss, hpir.WeightedLoss):
+                torch.autograd.backward(loss.sum)
+                total, weight = total + loss.sum.detach().double(), weight + loss.weight
+            else:
+                (loss / parts).backward()
+                total, weight = total + loss.detach().double() / parts, 1
             outputs.append(extra)
         if rank == 0:
             after = {name: buffer.clone() for name, buffer in model.named_buffers()}
     for name, buffer in model.named_buffers():
         buffer.copy_(after[name])
+    for parameter, before in zip(model.parameters(), accumulated, strict=True):
+        if parameter.grad is not None:
+            parameter.grad.div_(weight)
+            if before is not None:
+                parameter.grad.add_(before)
     grads = {
         name: parameter.grad.clone()
         for name, parameter in model.named_parameters(remove_duplicate=False)
         if parameter.grad is not None
     }
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers(remove_duplicate=False)}
-    return Reference(total, grads, buffers, outputs)
+    return Reference(total / weight, grads, buffers, outputs)

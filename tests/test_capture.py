@@ -49,9 +49,9 @@ def say(model: nn.Module, x: Tensor) -> Tensor:
     return loss
 
 
-def value_as_output(model: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, float]]:  # here
+def value_as_output(model: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, float]]:
     loss: Tensor = model(x).mean()
-    return loss, {"loss": float(loss)}
+    return loss, {"loss": float(loss)}  # here
 
 
 def wrong_shape(model: nn.Module, x: Tensor) -> Tensor:
@@ -86,8 +86,8 @@ def no_gradient(model: nn.Module, x: Tensor) -> Tensor:  # here
     return x.mean()
 
 
-def odd_output(model: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, float]]:  # here
-    return model(x).mean(), {"lr": 0.1}
+def odd_output(model: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, object]]:  # here
+    return model(x).mean(), {"shape": {"of": object()}}
 
 
 REFUSED: tuple[tuple[Callable[..., Any], str], ...] = (
@@ -103,7 +103,7 @@ REFUSED: tuple[tuple[Callable[..., Any], str], ...] = (
     (no_tensor, "returned a float, expected the loss as a tensor"),
     (integer_loss, "expected the loss to be a floating tensor, got: torch.int64"),
     (no_gradient, "does not depend on any trainable parameter"),
-    (odd_output, "output 'lr' is a float, expected a tensor"),
+    (odd_output, "output 'shape.of' is of type object, expected tensors, numbers and strings"),
 )
 
 

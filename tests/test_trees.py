@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import OrderedDict, UserDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ import torch
 
 from hpir.errors import RuntimeFault
 from hpir.runtime.trees import build_outputs, flatten_batch, nest_leaves, output_tree
+
+T = torch.zeros(2)
 
 
 class Pair(NamedTuple):
@@ -80,12 +83,25 @@ def test_flatten_batch_refuses_keys(batch: Any, message: str) -> None:
     ("value", "tree", "leaves"),
     [
         (None, None, {}),
-        (1.5, "output", {"output": 1.5}),
-        ({"a": 1, "b": {"c": 2}}, {"dict": {"a": "a", "b": {"dict": {"c": "b.c"}}}}, {"a": 1, "b.c": 2}),
-        ([1, None, (2,)], {"list": ["0", None, {"tuple": ["2.0"]}]}, {"0": 1, "2.0": 2}),
-        (Pair(1, 2), {"tuple": ["0", "1"]}, {"0": 1, "1": 2}),
-        (Sample(1), {"dict": {"pixels": "pixels", "label": None}}, {"pixels": 1}),
-        (Encoding(ids=True), {"dict": {"ids": "ids"}}, {"ids": True}),
+        (T, "output", {"output": T}),
+        ({"a": T, "b": {"c": T}}, {"dict": {"a": "a", "b": {"dict": {"c": "b.c"}}}}, {"a": T, "b.c": T}),
+        ([T, None, (T,)], {"list": ["0", None, {"tuple": ["2.0"]}]}, {"0": T, "2.0": T}),
+        (Pair(T, 2), {"tuple": ["0", {"constant": 2}]}, {"0": T}),
+        (Sample(T), {"dict": {"pixels": "pixels", "label": None}}, {"pixels": T}),
+        (Encoding(ids=T), {"dict": {"ids": "ids"}}, {"ids": T}),
+        (
+            {"a": True, "b": "text", "c": 0.1, "d": math.inf, "e": math.nan},
+            {
+                "dict": {
+                    "a": {"constant": True},
+                    "b": {"constant": "text"},
+                    "c": {"constant": 0.1},
+                    "d": {"float": "inf"},
+                    "e": {"float": "nan"},
+                }
+            },
+            {},
+        ),
         ({}, {"dict": {}}, {}),
         ((), {"tuple": []}, {}),
     ],
@@ -96,25 +112,37 @@ def test_output_tree(value: Any, tree: Any, leaves: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, 2, {"a": 1, "b": {"c": 2, "d": None}}, [1, (2, [3])], (), {}, {"x": ()}, ({"y": [None]},)],
+    [
+        None,
+        2,
+        "text",
+        -math.inf,
+        T,
+        {"a": T, "b": {"c": 2, "d": None}},
+        [1, (T, [3.5, False])],
+        (),
+        {},
+        {"x": ()},
+        ({"y": [None]},),
+    ],
 )
 def test_build_outputs_is_the_inverse(value: Any) -> None:
     tree, leaves = output_tree(value)
     built = build_outputs(json.loads(json.dumps(tree)), leaves)
-    assert built == value
+    assert built is value or built == value
     assert type(built) is type(value)
 
 
 def test_build_outputs_turns_named_tuples_and_dataclasses_into_plain_ones() -> None:
-    tree, leaves = output_tree({"pair": Pair(1, 2), "sample": Sample(3, 4)})
-    assert build_outputs(tree, leaves) == {"pair": (1, 2), "sample": {"pixels": 3, "label": 4}}
+    tree, leaves = output_tree({"pair": Pair(T, 2), "sample": Sample(3, T)})
+    assert build_outputs(tree, leaves) == {"pair": (T, 2), "sample": {"pixels": 3, "label": T}}
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"a": {"b": "text"}}, "output 'a.b' is of type str, expected tensors and numbers"),
-        (object(), "output is of type object, expected tensors and numbers"),
+        ({"a": {"b": 1j}}, "output 'a.b' is of type complex, expected tensors, numbers and strings"),
+        (object(), "output is of type object, expected tensors, numbers and strings"),
         ({"a.b": 1}, "key 'a.b' at the top: expected a name without dots"),
         ({1: 1}, "key 1 at the top is of type int, expected a string"),
     ],

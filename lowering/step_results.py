@@ -1,0 +1,173 @@
+"""What a step function returns: the loss, plain or weighted, and extra outputs; checked, and taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import CaptureError, RuntimeFault
+from ..runtime.trees import BARE_OUTPUT, output_tree
+from ..runtime.weighted_loss import WeightedLoss
+
+Way = tuple[tuple[bool, Any], ...]
+"""How to reach a leaf: (whether it is an attribute, its name or key) per container on the way."""
+
+
+@dataclass
+class StepResults:
+    """What a step function returns, beside the gradients.
+
+    Attributes:
+        weighted: whether the loss comes with a weight.
+        names: paths of the extra outputs that are tensors, in flat order.
+        batch_dims: the batch dim of each, None for one without.
+        tree: structure of the extra outputs (see `runtime.trees`), None without any.
+        ways: where each is in the structure.
+        fault: why none of this is known, for a step that needs the values of tensors.
+    """
+
+    weighted: bool = False
+    names: list[str] = field(default_factory=list)
+    batch_dims: list[int | None] = field(default_factory=list)
+    tree: Any = None
+    ways: list[Way] = field(default_factory=list)
+    fault: Exception | None = None
+
+
+def loss_and_outputs(result: Any) -> tuple[Any, Any]:
+    """Take apart what a step function returned; of extra outputs that are absent None is left."""
+    return result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+
+
+def flat_results(result: Any, known: StepResults) -> tuple[Tensor, ...]:
+    """Return the loss, its weight if it has one, and the extra outputs that are tensors: all that the graph returns.
+
+    Dynamo traces through this. Only the loss carries a gradient.
+    """
+    loss, outputs = loss_and_outputs(result)
+    head = (loss.sum, _weight_tensor(loss)) if isinstance(loss, WeightedLoss) else (loss,)
+    leaves = []
+    for way in known.ways:
+        leaf = outputs
+        for is_attribute, key in way:
+            leaf = getattr(leaf, key) if is_attribute else leaf[key]
+        leaves.append(leaf.detach())
+    return (*head, *leaves)
+
+
+def blind_results(result: Any) -> tuple[Tensor, ...]:
+    """Return the loss of a step of which nothing is known; two tensors where it returns more than a plain loss."""
+    loss, outputs = loss_and_outputs(result)
+    if isinstance(loss, WeightedLoss):
+        return (loss.sum, loss.sum.detach())
+    return (loss,) if outputs is None else (loss, loss.detach())
+
+
+def _weight_tensor(loss: WeightedLoss) -> Tensor:
+    """Return the weight in a dtype that sums of many do not overflow or round away in."""
+    weight = loss.weight
+    wide = torch.promote_types(loss.sum.dtype, torch.float32)
+    if not isinstance(weight, Tensor):
+        dtype = torch.int64 if isinstance(weight, int) else wide
+        return torch.full((), weight, dtype=dtype, device=loss.sum.device)
+    weight = weight.detach().reshape(())
+    dtype = torch.promote_types(weight.dtype, torch.float32) if weight.is_floating_point() else torch.int64
+    return weight.to(dtype)
+
+
+def read_results(result: Any, source: str) -> tuple[StepResults, dict[str, Tensor]]:
+    """Check what a step function returned and learn its structure.
+
+    Returns:
+        The structure, no output having a batch dim yet, and the outputs that are tensors by path.
+
+    Raises:
+        CaptureError: the loss or an output is not what it should be.
+    """
+    loss, outputs = loss_and_outputs(result)
+    _check_loss(result, loss, outputs, source)
+    try:
+        tree, leaves = output_tree(outputs)
+    except RuntimeFault as error:
+        raise CaptureError(f"{source}: {error}") from None
+    ways = [_way(outputs, name) for name in leaves]
+    return StepResults(isinstance(loss, WeightedLoss), list(leaves), [None] * len(leaves), tree, ways), leaves
+
+
+def _way(value: Any, path: str) -> Way:
+    if path == BARE_OUTPUT and isinstance(value, Tensor):
+        return ()
+    way = []
+    for part in path.split("."):
+        is_attribute = not isinstance(value, (Mapping, list, tuple))
+        key: Any = int(part) if isinstance(value, (list, tuple)) else part
+        way.append((is_attribute, key))
+        value = getattr(value, key) if is_attribute else value[key]
+    return tuple(way)
+
+
+def _check_loss(result: Any, loss: Any, outputs: Any, source: str) -> None:
+    what = "the loss"
+    if isinstance(loss, WeightedLoss):
+        _check_weight(loss.weight, source)
+        what, loss = "the sum of the WeightedLoss", loss.sum
+    if not isinstance(loss, Tensor):
+        raise CaptureError(
+            f"{source}: the step function returned a {_kind(result)}, expected {what} as a tensor{_advice(result)}"
+        )
+    if isinstance(loss, nn.Parameter):
+        raise CaptureError(f"{source}: {what} is a parameter itself, expected something computed")
+    if loss.numel() != 1 or loss.dim() > 1:
+        hint = ""
+        if isinstance(result, tuple):
+            hint = " in the first of the two values returned"
+            hint += ": return (loss, outputs), the loss first" if _may_be_loss(outputs) else ""
+        raise CaptureError(f"{source}: expected {what} to have shape [] or [1], got: {list(loss.shape)}{hint}")
+    if not loss.is_floating_point():
+        raise CaptureError(f"{source}: expected {what} to be a floating tensor, got: {loss.dtype}")
+
+
+def _check_weight(weight: Any, source: str) -> None:
+    expected = "expected the weight of the WeightedLoss to be"
+    if not isinstance(weight, (Tensor, int, float)) or isinstance(weight, bool):
+        raise CaptureError(f"{source}: {expected} a tensor or a number, got: {type(weight).__name__}")
+    if not isinstance(weight, Tensor):
+        return
+    if weight.numel() != 1 or weight.dim() > 1:
+        raise CaptureError(f"{source}: {expected} of shape [] or [1], got: {list(weight.shape)}: sum it")
+    if weight.dtype == torch.bool or weight.is_complex():
+        raise CaptureError(f"{source}: {expected} an integer or floating tensor, got: {weight.dtype}")
+
+
+def _may_be_loss(value: Any) -> bool:
+    return isinstance(value, WeightedLoss) or (
+        isinstance(value, Tensor) and value.is_floating_point() and value.numel() == 1 and value.dim() < 2
+    )
+
+
+def _kind(result: Any) -> str:
+    if isinstance(result, tuple):
+        return f"tuple of {len(result)} whose first value is a {type(result[0]).__name__}" if result else "empty tuple"
+    return type(result).__name__
+
+
+def _advice(result: Any) -> str:
+    """Return what to return instead, where that can be told."""
+    if isinstance(result, tuple):
+        first = result[0] if result else None
+        if len(result) == 2 and _may_be_loss(result[1]):
+            return ": return (loss, outputs), the loss first"
+        if isinstance(first, (Tensor, WeightedLoss)):
+            return ": return (loss, outputs), with all further values in one dict or tuple"
+        return ""
+    if isinstance(result, list):
+        return ": return a tuple (loss, outputs)"
+    if isinstance(result, Mapping) and isinstance(result.get("loss"), Tensor):
+        return ": return its 'loss', or the pair of it and the whole"
+    if isinstance(getattr(result, "loss", None), Tensor):
+        return ": return its .loss, or the pair of it and the whole"
+    return ""
