@@ -73,7 +73,11 @@ _ATTRIBUTES: dict[str, list[tuple[str, str, str]]] = {
     "On ops:": [
         ("`hp.module`", "string", 'the module of the model that the op comes from, such as `"layers.0.attn.wq"`'),
         ("`hp.phase`", '`"forward"` or `"backward"`', "the phase the op belongs to"),
-        ("`hp.recompute`", "unit", "the op stands in a checkpointed region"),
+        (
+            "`hp.recompute`",
+            "integer",
+            "the checkpointed region the op stands in, whose ops the backward is to compute again",
+        ),
         (
             "`hp.unit`, `hp.fqn`",
             "string, list of strings",

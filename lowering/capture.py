@@ -19,8 +19,10 @@ from torch._guards import TracingContext, tracing
 
 from .batch_inputs import rebuilder, split_dims, tensor_leaves
 from .capture_errors import capture_errors, quiet
+from .checkpoint_regions import check_regions
 from .joint_graph import JointGraph, assemble
 from .model_checks import check_model, unchanged
+from .module_kinds import check_train_function
 from .source_places import definition_place
 from .step_module import StepModule, TrainFunction
 
@@ -35,6 +37,7 @@ def capture(
     """
     source = definition_place(train_fn)
     check_model(model, source)
+    check_train_function(train_fn, source)
     leaves = tensor_leaves(batch, source)
     dims = split_dims(leaves, batch_dims, source)
     step = StepModule(model, train_fn, rebuilder(batch))
@@ -46,6 +49,7 @@ def capture(
         captured = dynamo_graph_capture_for_export(step)(*example)
         if results.fault is not None and len(captured.graph.output_node().args[0]) > 1:
             raise results.fault  # its structure is not known
+        check_regions(captured, source)
         fake_mode = captured.meta["fake_mode"]
         with tracing(TracingContext(fake_mode)):
             static = tuple(fake_mode.from_tensor(leaf, static_shapes=True) for leaf in example)

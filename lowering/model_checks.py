@@ -9,6 +9,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..errors import CaptureError
+from .module_kinds import check_modules
+from .shared_memory import check_memory
 
 
 def check_model(model: nn.Module, source: str) -> None:
@@ -29,6 +31,8 @@ def check_model(model: nn.Module, source: str) -> None:
                 f"{source}: parameter '{name}' has a gradient hook, which a compiled step would not call: remove "
                 "it and change the gradient after the step"
             )
+    check_modules(model, source)
+    check_memory(model, source)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..errors import CaptureError
+from .checkpoint_regions import number_regions
 from .source_places import is_user_file, last_user_place
 
 _IDENTITIES = {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default}
@@ -39,6 +40,7 @@ def normalize(graph_module: GraphModule) -> None:
                 "set dropout probabilities to 0"
             )
     _annotate(graph)
+    number_regions(graph)
     graph.eliminate_dead_code(lambda node: not _is_droppable(node))
     graph_module.recompile()
 

@@ -113,3 +113,8 @@ def compile_graph(graph_module: GraphModule, inputs: Sequence[Tensor]) -> Callab
         return cast(Sequence[Any], compiled(*taken))
 
     return boxed
+
+
+def storage_id(tensor: Tensor) -> int:
+    """Return a number that tensors have in common exactly if they lie in one storage, on the meta device too."""
+    return int(cast(Any, tensor.untyped_storage())._cdata)

@@ -36,7 +36,7 @@ class HpSimplify(ModulePass):
        attributes, whatever its `hp.module`, `hp.phase` and location. The earlier op stays, as a forward op if either
        was one. Constants and literals are pure ops too.
     2. A pure op without used results is removed, and then what only it used.
-    3. An op in a checkpointed region (`hp.recompute`) is merged only with one of the same phase that has it too:
+    3. An op in a checkpointed region (`hp.recompute`) is merged only with one of the same phase and region:
        recomputing is the point of it.
     4. At level "spmd", views and casts of a parameter or of what an `hp.wait` gives are merged only within a phase:
        the backward's own would otherwise keep a gathered parameter alive from the forward on.

@@ -123,6 +123,9 @@ def feed(uses: ParameterUses, value: ir.Value, forward: ir.Value | None, backwar
             copy.operation.operands[link.use.operand] = copies[op.operands[link.use.operand]]
             with op.context:
                 copy.operation.attributes["hp.phase"] = ir.StringAttr.get(BACKWARD)
+                # What stands in the backward already is not to be computed again there.
+                if "hp.recompute" in copy.operation.attributes:
+                    del copy.operation.attributes["hp.recompute"]
             copies.update(zip(op.results, copy.operation.results, strict=True))
         for use, used in uses.backward:
             use.feed(copies[used])

@@ -102,16 +102,18 @@ func.func @phases(%x: !torch.vtensor<[4],f32>) -> (!torch.vtensor<[4],f32>, !tor
   return %0, %1, %2, %3 : !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>
 }
 
-// What is to be recomputed merges with neither its original nor what is not in the checkpointed region.
+// What is to be recomputed merges with neither its original nor what is not in the same checkpointed region.
 // CHECK-LABEL: func.func @recompute
 // CHECK-NEXT:    %[[PLAIN:.*]] = torch.aten.tanh %arg0 {hp.phase = "forward"}
-// CHECK-NEXT:    %[[FIRST:.*]] = torch.aten.tanh %arg0 {hp.phase = "forward", hp.recompute}
-// CHECK-NEXT:    %[[AGAIN:.*]] = torch.aten.tanh %arg0 {hp.phase = "backward", hp.recompute}
-// CHECK-NEXT:    return %[[PLAIN]], %[[FIRST]], %[[FIRST]], %[[AGAIN]]
-func.func @recompute(%x: !torch.vtensor<[4],f32>) -> (!torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>) {
+// CHECK-NEXT:    %[[FIRST:.*]] = torch.aten.tanh %arg0 {hp.phase = "forward", hp.recompute = 0 : i64}
+// CHECK-NEXT:    %[[OTHER:.*]] = torch.aten.tanh %arg0 {hp.phase = "forward", hp.recompute = 1 : i64}
+// CHECK-NEXT:    %[[AGAIN:.*]] = torch.aten.tanh %arg0 {hp.phase = "backward", hp.recompute = 0 : i64}
+// CHECK-NEXT:    return %[[PLAIN]], %[[FIRST]], %[[FIRST]], %[[OTHER]], %[[AGAIN]]
+func.func @recompute(%x: !torch.vtensor<[4],f32>) -> (!torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>) {
   %0 = torch.aten.tanh %x {hp.phase = "forward"} : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
-  %1 = torch.aten.tanh %x {hp.phase = "forward", hp.recompute} : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
-  %2 = torch.aten.tanh %x {hp.phase = "forward", hp.recompute} : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
-  %3 = torch.aten.tanh %x {hp.phase = "backward", hp.recompute} : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
-  return %0, %1, %2, %3 : !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>
+  %1 = torch.aten.tanh %x {hp.phase = "forward", hp.recompute = 0 : i64} : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+  %2 = torch.aten.tanh %x {hp.phase = "forward", hp.recompute = 0 : i64} : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+  %3 = torch.aten.tanh %x {hp.phase = "forward", hp.recompute = 1 : i64} : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+  %4 = torch.aten.tanh %x {hp.phase = "backward", hp.recompute = 0 : i64} : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+  return %0, %1, %2, %3, %4 : !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>
 }
