@@ -134,7 +134,7 @@ _PURE_PRIM = frozenset(
     }
 )
 
-_CHECKS = ("_assert", "_functional_assert", "_functional_sym_constrain", "sym_constrain_range")
+_CHECKS = ("_assert", "_linalg_check_errors", "_functional_assert", "_functional_sym_constrain", "sym_constrain_range")
 
 _IN_PLACE_OPERATORS = frozenset({"__iand__", "__ilshift__", "__ior__", "__irshift__", "__ixor__"})
 

@@ -18,13 +18,17 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import TracingContext, tracing
 
 from .batch_inputs import rebuilder, split_dims, tensor_leaves
-from .capture_errors import capture_errors, quiet
+from .capture_errors import DATA_DEPENDENT, capture_errors, quiet
 from .checkpoint_regions import check_regions
+from .effect_tokens import drop_tokens
+from .graph_checks import changed_before_backward, check_assignments, check_graph
 from .joint_graph import JointGraph, assemble
-from .model_checks import check_model, unchanged
+from .model_checks import check_arguments, check_model, unchanged
 from .module_kinds import check_train_function
 from .source_places import definition_place
+from .step_effects import watched
 from .step_module import StepModule, TrainFunction
+from .step_results import StepResults
 
 
 def capture(
@@ -38,23 +42,41 @@ def capture(
     source = definition_place(train_fn)
     check_model(model, source)
     check_train_function(train_fn, source)
+    check_arguments(train_fn, batch, source)
     leaves = tensor_leaves(batch, source)
     dims = split_dims(leaves, batch_dims, source)
     step = StepModule(model, train_fn, rebuilder(batch))
     if any(parameter.is_meta for parameter in model.parameters()):
         leaves = {name: leaf.to("meta") for name, leaf in leaves.items()}
     example = tuple(leaf.detach() for leaf in leaves.values())
-    with capture_errors(source), quiet(source), unchanged(model), torch.enable_grad(), ExitStack() as stack:
-        results = step.learn_results(source, leaves, dims)
-        captured = dynamo_graph_capture_for_export(step)(*example)
-        if results.fault is not None and len(captured.graph.output_node().args[0]) > 1:
-            raise results.fault  # its structure is not known
+    with capture_errors(source), quiet(), unchanged(model), torch.enable_grad(), ExitStack() as stack:
+        # Dynamo comes first: it runs none of the user's Python, and knows what the step does besides computing tensors.
+        try:
+            with watched(train_fn) as effects:
+                captured = dynamo_graph_capture_for_export(step)(*example)
+        except (AssertionError, SyntaxError):
+            # A step that computes nothing fails within torch; running it tells what is wrong with what it returns.
+            step.learn_results(source, leaves, dims)
+            raise
+        effects.check(source)
+        check_assignments(captured)
         check_regions(captured, source)
+        results = StepResults()
+        try:
+            results = step.learn_results(source, leaves, dims)
+        except DATA_DEPENDENT:
+            # Dynamo had no use for the value, or reads it when the step runs: without outputs, no more is to be learnt.
+            with watched(train_fn):
+                loss_only = step.returns_loss_only(example)
+            if not loss_only:
+                raise
         fake_mode = captured.meta["fake_mode"]
-        with tracing(TracingContext(fake_mode)):
+        with tracing(TracingContext(fake_mode)), changed_before_backward(captured):
             static = tuple(fake_mode.from_tensor(leaf, static_shapes=True) for leaf in example)
             joint = aot_export_joint_with_descriptors(stack, captured, static)
         graph_module = joint.graph_module
+    drop_tokens(graph_module)
+    check_graph(graph_module, list(leaves), results, source)
     assembled = assemble(graph_module, model, list(leaves), dims, results, source)
     assembled.output_tree = results.tree
     assembled.source = source

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from traceback import FrameSummary
 from typing import Any
 
 import torch
@@ -23,6 +26,46 @@ def is_user_file(file: str) -> bool:
     return not file.startswith(_STANDARD_LIBRARY) or "site-packages" in file
 
 
+def is_library_file(file: str) -> bool:
+    """Return whether a source file is an installed package's."""
+    return any(part in ("site-packages", "dist-packages") for part in Path(file).parts)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something is in the user's code.
+
+    Attributes:
+        where: ``file:line`` of the innermost frame of the user or of a model library; empty for none.
+        caller: where the user's own code called the library, for one that lies in a library; else empty.
+    """
+
+    where: str = ""
+    caller: str = ""
+
+    def __str__(self) -> str:
+        return self.where
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is in the user's own code."""
+        return bool(self.where) and not self.caller
+
+
+def place_in(frames: Iterable[FrameSummary]) -> Place:
+    """Return where a stack is in the user's code, from its outermost frame to its innermost."""
+    users = [frame for frame in frames if is_user_file(frame.filename)]
+    if not users:
+        return Place()
+    own = next((frame for frame in reversed(users) if not is_library_file(frame.filename)), None)
+    caller = "" if own is None or own is users[-1] or not is_library_file(users[-1].filename) else _spelled(own)
+    return Place(_spelled(users[-1]), caller)
+
+
+def _spelled(frame: FrameSummary) -> str:
+    return f"{frame.filename}:{frame.lineno}"
+
+
 def last_user_place(stack_trace: str) -> str:
     """Return ``file:line`` of the innermost user frame of a formatted stack, or an empty string."""
     place = ""
@@ -34,8 +77,8 @@ def last_user_place(stack_trace: str) -> str:
 
 
 def definition_place(function: Any) -> str:
-    """Return ``file:line`` of a function's definition."""
-    while hasattr(function, "func"):
-        function = function.func
+    """Return ``file:line`` of a function's definition, whatever is wrapped around it."""
+    while hasattr(function, "func") or hasattr(function, "__wrapped__"):
+        function = function.func if hasattr(function, "func") else function.__wrapped__
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else "<unknown>:0"

@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._dynamo.functional_export import dynamo_graph_capture_for_export
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..runtime.trees import output_tree
-from .step_results import StepResults, blind_results, flat_results, loss_and_outputs, read_results
+from .capture_errors import unheard
+from .step_results import StepResults, flat_results, loss_and_outputs, read_results, whether_outputs
 
 TrainFunction = Callable[..., Any]
 """``train_fn(model, **batch)`` returning the loss (plain or a `WeightedLoss`), or the loss and extra outputs."""
@@ -25,12 +28,22 @@ class StepModule(nn.Module):
         self.model = model
         self._train_fn = train_fn
         self._rebuild = rebuild
-        self._results = StepResults()
+        self._asked_for_outputs = False
 
     def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the loss, its weight if it has one, then the leaves of the extra outputs."""
         result = self._train_fn(self.model, **self._rebuild(leaves))
-        return flat_results(result, self._results) if self._results.fault is None else blind_results(result)
+        return whether_outputs(result) if self._asked_for_outputs else flat_results(result)
+
+    def returns_loss_only(self, example: Sequence[torch.Tensor]) -> bool:
+        """Return whether the step function returns a plain loss and nothing else; traces it once more."""
+        self._asked_for_outputs = True
+        try:
+            captured = dynamo_graph_capture_for_export(self)(*example)
+        finally:
+            self._asked_for_outputs = False
+        returned: Any = captured.graph.output_node().args[0]
+        return len(returned) == 1
 
     def learn_results(
         self, source: str, leaves: Mapping[str, torch.Tensor], dims: Mapping[str, int | None]
@@ -44,37 +57,31 @@ class StepModule(nn.Module):
             CaptureError: the loss or an output is not what it should be.
             Exception: whatever the step function raises.
         """
-        try:
-            result = self._fake_run(leaves, dims, 1)
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            # Dynamo takes some of these, and of the others can say what they are in the user's code.
-            self._results.fault = error
-            return self._results
-        self._results, flat = read_results(result, source)
+        results, flat = read_results(self._fake_run(leaves, dims, 1), source)
         if not flat:
-            return self._results
+            return results
         try:
             doubled = self._fake_run(leaves, dims, 2)
         except (RuntimeError, ValueError, TypeError, AssertionError, LookupError):
             # A model that is written for one batch size: its outputs have no dim known to follow the batch.
-            return self._results
+            return results
         _, again = output_tree(loss_and_outputs(doubled)[1])
         found = []
         for name, leaf in flat.items():
             pairs = enumerate(zip(leaf.shape, again[name].shape, strict=True))
             grown = [dim for dim, (a, b) in pairs if b == 2 * a != 0]
             found.append(grown[0] if len(grown) == 1 else None)
-        self._results.batch_dims = found
-        return self._results
+        results.batch_dims = found
+        return results
 
     def _fake_run(self, leaves: Mapping[str, torch.Tensor], dims: Mapping[str, int | None], factor: int) -> Any:
         """Run the step function on a copy of the model with fake tensors: no memory, nothing left on it."""
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(allow_scalar_outputs=False))
         tensors = [*self.model.parameters(), *self.model.buffers()]
         memo: dict[int, Any] = {id(tensor): mode.from_tensor(tensor, static_shapes=True) for tensor in tensors}
         model = copy.deepcopy(self.model, memo)
         inputs = []
-        with mode, torch.no_grad():
+        with unheard(), mode, torch.no_grad():
             for name, leaf in leaves.items():
                 dim = dims[name]
                 shape = [size * factor if number == dim else size for number, size in enumerate(leaf.shape)]

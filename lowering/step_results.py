@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CaptureError, RuntimeFault
-from ..runtime.trees import BARE_OUTPUT, output_tree
+from ..runtime.trees import output_tree
 from ..runtime.weighted_loss import WeightedLoss
-
-Way = tuple[tuple[bool, Any], ...]
-"""How to reach a leaf: (whether it is an attribute, its name or key) per container on the way."""
 
 
 @dataclass
@@ -26,16 +24,12 @@ class StepResults:
         names: paths of the extra outputs that are tensors, in flat order.
         batch_dims: the batch dim of each, None for one without.
         tree: structure of the extra outputs (see `runtime.trees`), None without any.
-        ways: where each is in the structure.
-        fault: why none of this is known, for a step that needs the values of tensors.
     """
 
     weighted: bool = False
     names: list[str] = field(default_factory=list)
     batch_dims: list[int | None] = field(default_factory=list)
     tree: Any = None
-    ways: list[Way] = field(default_factory=list)
-    fault: Exception | None = None
 
 
 def loss_and_outputs(result: Any) -> tuple[Any, Any]:
@@ -43,28 +37,36 @@ def loss_and_outputs(result: Any) -> tuple[Any, Any]:
     return result if isinstance(result, tuple) and len(result) == 2 else (result, None)
 
 
-def flat_results(result: Any, known: StepResults) -> tuple[Tensor, ...]:
+def flat_results(result: Any) -> tuple[Tensor, ...]:
     """Return the loss, its weight if it has one, and the extra outputs that are tensors: all that the graph returns.
 
-    Dynamo traces through this. Only the loss carries a gradient.
+    Dynamo traces through this. Only the loss carries a gradient. The order is that of `output_tree`.
     """
     loss, outputs = loss_and_outputs(result)
     head = (loss.sum, _weight_tensor(loss)) if isinstance(loss, WeightedLoss) else (loss,)
-    leaves = []
-    for way in known.ways:
-        leaf = outputs
-        for is_attribute, key in way:
-            leaf = getattr(leaf, key) if is_attribute else leaf[key]
-        leaves.append(leaf.detach())
-    return (*head, *leaves)
+    return (*head, *[leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in _tensors(outputs)])
 
 
-def blind_results(result: Any) -> tuple[Tensor, ...]:
-    """Return the loss of a step of which nothing is known; two tensors where it returns more than a plain loss."""
+def whether_outputs(result: Any) -> tuple[Tensor, ...]:
+    """Return one tensor for a plain loss alone, two where a step function returns anything more; dynamo traces it."""
     loss, outputs = loss_and_outputs(result)
-    if isinstance(loss, WeightedLoss):
-        return (loss.sum, loss.sum.detach())
-    return (loss,) if outputs is None else (loss, loss.detach())
+    if isinstance(loss, Tensor) and outputs is None:
+        return (loss + 0,)
+    plain = loss.sum if isinstance(loss, WeightedLoss) else torch.zeros(())
+    return (plain + 0, plain + 1)
+
+
+def _tensors(value: Any) -> list[Any]:
+    # Numbers of the user's stay in the structure; what dynamo made a number of a tensor's values is refused later.
+    if isinstance(value, Mapping):
+        return [leaf for item in value.values() for leaf in _tensors(item)]
+    if isinstance(value, (list, tuple)):
+        return [leaf for item in value for leaf in _tensors(item)]
+    if isinstance(value, Tensor):
+        return [value]
+    if dataclasses.is_dataclass(value):
+        return [leaf for field in dataclasses.fields(value) for leaf in _tensors(getattr(value, field.name))]
+    return []
 
 
 def _weight_tensor(loss: WeightedLoss) -> Tensor:
@@ -94,20 +96,7 @@ def read_results(result: Any, source: str) -> tuple[StepResults, dict[str, Tenso
         tree, leaves = output_tree(outputs)
     except RuntimeFault as error:
         raise CaptureError(f"{source}: {error}") from None
-    ways = [_way(outputs, name) for name in leaves]
-    return StepResults(isinstance(loss, WeightedLoss), list(leaves), [None] * len(leaves), tree, ways), leaves
-
-
-def _way(value: Any, path: str) -> Way:
-    if path == BARE_OUTPUT and isinstance(value, Tensor):
-        return ()
-    way = []
-    for part in path.split("."):
-        is_attribute = not isinstance(value, (Mapping, list, tuple))
-        key: Any = int(part) if isinstance(value, (list, tuple)) else part
-        way.append((is_attribute, key))
-        value = getattr(value, key) if is_attribute else value[key]
-    return tuple(way)
+    return StepResults(isinstance(loss, WeightedLoss), list(leaves), [None] * len(leaves), tree), leaves
 
 
 def _check_loss(result: Any, loss: Any, outputs: Any, source: str) -> None:
