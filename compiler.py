@@ -11,12 +11,14 @@ from torch import nn
 
 from .errors import CaptureError, HpirError, PassError, PlanError, RuntimeFault
 from .ir_passes.pass_manager import run_passes
+from .lowering.batch_inputs import batch_leaves, split_dims
+from .lowering.batch_rebuild import rebuilder
 from .lowering.exported import Exported, export
+from .lowering.source_places import definition_place
 from .lowering.step_module import TrainFunction
 from .lowering.to_program import to_program
 from .plan import Plan
 from .runtime.program import Program
-from .runtime.trees import flatten_batch
 
 if TYPE_CHECKING:
     from .runtime.step import Step
@@ -137,7 +139,8 @@ def _compiled_once(
     outcome: list[Any] = [None, None, None]
     if not distributed or dist.get_rank() == 0:
         try:
-            exported = export(model, train_fn, _microbatch(batch, plan, batch_dims), batch_dims=batch_dims)
+            microbatch = _microbatch(batch, plan, batch_dims, definition_place(train_fn))
+            exported = export(model, train_fn, microbatch, batch_dims=batch_dims)
             program = compile_program(exported, plan, allow=allow)
             constants = {
                 name: exported.state[name]
@@ -165,40 +168,21 @@ _ERRORS: dict[str, type[HpirError]] = {
 }
 
 
-def _microbatch(batch: Mapping[str, Any], plan: Plan, batch_dims: int | Mapping[str, int | None]) -> dict[str, Any]:
+def _microbatch(
+    batch: Mapping[str, Any], plan: Plan, batch_dims: int | Mapping[str, int | None], source: str
+) -> Mapping[str, Any]:
     """Return the first microbatch of one data rank's batch."""
     count = plan.data.microbatches
     if count == 1:
-        return dict(batch)
-
-    def first(name: str, leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0:
-            return leaf
-        dim = batch_dims if isinstance(batch_dims, int) else batch_dims.get(name, 0)
-        if dim is None:
-            return leaf
-        rows = leaf.shape[dim]
+        return batch
+    leaves, _ = batch_leaves(batch, source)
+    parts = []
+    for (name, leaf), dim in zip(leaves.items(), split_dims(leaves, batch_dims, source).values(), strict=True):
+        rows = count if dim is None else leaf.shape[dim]
         if rows % count:
             raise CaptureError(
                 f"data.microbatches: input '{name}' has {rows} rows along dim {dim}, which do not divide into {count} "
                 "microbatches: choose a divisor"
             )
-        return leaf.narrow(dim, 0, rows // count)
-
-    leaves = {name: first(name, leaf) for name, leaf in flatten_batch(batch).items()}
-    replaced: dict[str, Any] = _replaced(batch, leaves, "")
-    return replaced
-
-
-def _replaced(value: Any, leaves: Mapping[str, Any], path: str) -> Any:
-    """Return `value` with its leaves replaced by those at the same paths."""
-
-    def child(key: object) -> str:
-        return f"{path}.{key}" if path else str(key)
-
-    if isinstance(value, Mapping):
-        return {key: _replaced(item, leaves, child(key)) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        items = [_replaced(item, leaves, child(index)) for index, item in enumerate(value)]
-        return items if isinstance(value, list) else tuple(items)
-    return leaves.get(path, value)
+        parts.append(leaf if dim is None else leaf.narrow(dim, 0, rows // count))
+    return rebuilder(batch, leaves, source)(parts)

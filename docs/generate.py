@@ -34,6 +34,14 @@ _ATTRIBUTES: dict[str, list[tuple[str, str, str]]] = {
             'what the module promises, see `hp-verify-level`; absent means `"joint"`',
         ),
     ],
+    "On a step function:": [
+        (
+            "`hp.static_inputs`",
+            "dictionary by input path",
+            "inputs that are Python values, compiled in: a bool, integer, float, string or unit (None), or a "
+            "dictionary with the one key `complex`, `dtype`, `enum` or `int` (of more than 64 bits)",
+        ),
+    ],
     "On arguments of a step function:": [
         (
             "`hp.role`",

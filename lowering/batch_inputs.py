@@ -1,30 +1,65 @@
-"""The inputs of a step: leaves of the batch by path, how to put them back together, which dim of each is split."""
+"""The inputs of a step: its leaves by path, which are tensors and which are values, which dim of each is split."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
 
-from ..errors import CaptureError, nearest
+from ..errors import CaptureError, RuntimeFault, nearest
+from ..runtime.program import Arg
+from ..runtime.static_inputs import hint_for, static_value
 from ..runtime.trees import flatten_batch
 
 
-def tensor_leaves(batch: Mapping[str, Any], source: str) -> dict[str, torch.Tensor]:
-    """Return the leaves of a batch by path.
+def batch_leaves(batch: Mapping[str, Any], source: str) -> tuple[dict[str, torch.Tensor], dict[str, Arg]]:
+    """Return the leaves of a batch by path: the tensors, and the Python values that are compiled in.
 
     Raises:
-        CaptureError: one is no tensor.
+        CaptureError: one is neither, or a tensor that a step cannot be given; keys that cannot be a path.
     """
-    leaves = flatten_batch(batch)
+    try:
+        leaves = flatten_batch(batch)
+    except RuntimeFault as error:
+        raise CaptureError(f"{source}: batch: {error}") from None
+    tensors: dict[str, torch.Tensor] = {}
+    static: dict[str, Arg] = {}
     for name, leaf in leaves.items():
-        if not isinstance(leaf, torch.Tensor):
+        if isinstance(leaf, torch.Tensor):
+            _check_tensor(name, leaf, source)
+            tensors[name] = leaf
+            continue
+        kept = static_value(leaf)
+        if kept is None:
             raise CaptureError(
-                f"{source}: input '{name}' is a {type(leaf).__name__}, expected a tensor: bind Python values to the "
-                "step function instead (functools.partial)"
+                f"{source}: input '{name}' is a {type(leaf).__name__}, expected a tensor, a number, a string, None or "
+                f"a dict, list, tuple or dataclass of these{hint_for(leaf)}"
             )
-    return leaves
+        static[name] = kept[0]
+    return tensors, static
+
+
+def _check_tensor(name: str, leaf: torch.Tensor, source: str) -> None:
+    """Refuse tensors that are more than their values."""
+    where = f"{source}: input '{name}'"
+    if isinstance(leaf, DTensor):
+        raise CaptureError(f"{where} is a DTensor: give this rank's own rows, as a plain tensor (to_local)")
+    if type(leaf) not in (torch.Tensor, nn.Parameter, FakeTensor):
+        raise CaptureError(
+            f"{where} is a {type(leaf).__name__}, a kind of tensor of its own: give its values as plain tensors"
+        )
+    if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:
+        kind = "nested" if leaf.is_nested else "quantized" if leaf.is_quantized else str(leaf.layout)
+        raise CaptureError(f"{where} is a tensor of layout {kind}: give its values as dense tensors")
+    if leaf.requires_grad:
+        raise CaptureError(
+            f"{where} requires gradients, which a compiled step gives to parameters only: give it detached, or make "
+            "it a parameter of the model"
+        )
 
 
 def split_dims(
@@ -32,25 +67,23 @@ def split_dims(
 ) -> dict[str, int | None]:
     """Return the batch dim of every input, None for those given whole to each microbatch.
 
+    A key of `batch_dims` is the path of an input or of a container, and then holds for all inputs below; the longest
+    one that fits counts.
+
     Raises:
         CaptureError: a path is unknown, a dim out of range, or the inputs have different numbers of rows.
     """
-    if isinstance(batch_dims, Mapping):
-        for name in batch_dims:
-            if name not in leaves:
-                raise CaptureError(f"{source}: batch_dims: no input '{name}'{nearest(name, leaves)}")
-        dims = {name: batch_dims.get(name, 0 if leaf.dim() else None) for name, leaf in leaves.items()}
-        wrong = [name for name, dim in dims.items() if dim is not None and type(dim) is not int]
-        if wrong:
-            raise CaptureError(
-                f"{source}: batch_dims: expected an int or None for '{wrong[0]}', got: {dims[wrong[0]]!r}"
-            )
-    else:
-        dims = {name: batch_dims if leaf.dim() else None for name, leaf in leaves.items()}
+    given: Mapping[str, int | None] = batch_dims if isinstance(batch_dims, Mapping) else {}
+    default = 0 if isinstance(batch_dims, Mapping) else batch_dims
+    _check_given(leaves, given, default, source)
+    dims: dict[str, int | None] = {}
     sizes: dict[int, str] = {}
-    for name, dim in dims.items():
-        leaf = leaves[name]
-        if dim is None:
+    for name, leaf in leaves.items():
+        key = _nearest_above(name, given)
+        dim = default if key is None else given[key]
+        # No dim to split: given whole, unless it was asked for by its own name.
+        if dim is None or (leaf.dim() == 0 and key != name):
+            dims[name] = None
             continue
         if not -leaf.dim() <= dim < leaf.dim():
             raise CaptureError(f"{source}: batch_dims: input '{name}' has {leaf.dim()} dims, got dim: {dim}")
@@ -65,26 +98,23 @@ def split_dims(
     return dims
 
 
-def rebuilder(batch: Mapping[str, Any]) -> Callable[[Sequence[Any]], dict[str, Any]]:
-    """Return the function that puts flat leaves back into the structure of `batch`."""
+def _nearest_above(name: str, given: Mapping[str, int | None]) -> str | None:
+    while name not in given:
+        name, dot, _ = name.rpartition(".")
+        if not dot:
+            return None
+    return name
 
-    def build(template: Any, leaves: Iterator[Any]) -> Any:
-        if isinstance(template, dict):
-            return {key: build(item, leaves) for key, item in template.items()}
-        if isinstance(template, list):
-            return [build(item, leaves) for item in template]
-        if isinstance(template, tuple):
-            return tuple([build(item, leaves) for item in template])
-        return None if template is None else next(leaves)
 
-    def skeleton(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {str(key): skeleton(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [skeleton(item) for item in value]
-        if isinstance(value, tuple):
-            return tuple(skeleton(item) for item in value)
-        return None if value is None else True
-
-    template = skeleton(batch)
-    return lambda leaves: dict(build(template, iter(leaves)))
+def _check_given(leaves: Iterable[str], given: Mapping[str, int | None], default: Any, source: str) -> None:
+    paths: dict[str, None] = {}
+    for name in leaves:
+        parts = name.split(".")
+        paths.update(dict.fromkeys(".".join(parts[:count]) for count in range(len(parts), 0, -1)))
+    for name, dim in given.items():
+        if name not in paths:
+            raise CaptureError(f"{source}: batch_dims: no input '{name}'{nearest(str(name), paths)}")
+        if dim is not None and type(dim) is not int:
+            raise CaptureError(f"{source}: batch_dims: expected an int or None for '{name}', got: {dim!r}")
+    if default is not None and type(default) is not int:
+        raise CaptureError(f"{source}: batch_dims: expected an int or a dict by input, got: {default!r}")

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo import config as dynamo_config
 from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import TracingContext, tracing
 
-from .batch_inputs import rebuilder, split_dims, tensor_leaves
+from .batch_inputs import batch_leaves, split_dims
+from .batch_rebuild import rebuilder
 from .capture_errors import DATA_DEPENDENT, capture_errors, quiet
 from .checkpoint_regions import check_regions
 from .effect_tokens import drop_tokens
@@ -43,13 +45,16 @@ def capture(
     check_model(model, source)
     check_train_function(train_fn, source)
     check_arguments(train_fn, batch, source)
-    leaves = tensor_leaves(batch, source)
+    leaves, static_inputs = batch_leaves(batch, source)
     dims = split_dims(leaves, batch_dims, source)
-    step = StepModule(model, train_fn, rebuilder(batch))
+    step = StepModule(model, train_fn, rebuilder(batch, leaves, source))
     if any(parameter.is_meta for parameter in model.parameters()):
         leaves = {name: leaf.to("meta") for name, leaf in leaves.items()}
-    example = tuple(leaf.detach() for leaf in leaves.values())
+    # In memory of their own and contiguous: the IR knows no strides, and no inputs that share memory.
+    example = tuple(torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device) for leaf in leaves.values())
     with capture_errors(source), quiet(), unchanged(model), torch.enable_grad(), ExitStack() as stack:
+        # Python numbers are values, also where dynamo saw another one before.
+        stack.enter_context(dynamo_config.patch(specialize_float=True))
         # Dynamo comes first: it runs none of the user's Python, and knows what the step does besides computing tensors.
         try:
             with watched(train_fn) as effects:
@@ -79,5 +84,6 @@ def capture(
     check_graph(graph_module, list(leaves), results, source)
     assembled = assemble(graph_module, model, list(leaves), dims, results, source)
     assembled.output_tree = results.tree
+    assembled.static_inputs = static_inputs
     assembled.source = source
     return assembled

@@ -71,6 +71,7 @@ def _reference(program: Program, state: Mapping[str, torch.Tensor], batch: Mappi
         evaluate=(evaluate,),
         seed=program.seed,
         output_tree=program.output_tree,
+        static_inputs=program.static_inputs,
     )
     leaves = flatten_batch(batch)
     results = [
@@ -98,12 +99,12 @@ def _weights(program: Program, result: SimulationResult) -> Iterator[torch.Tenso
             yield value.reshape(())
 
 
-def _rows(function: Function, leaves: Mapping[str, torch.Tensor], rank: int, ranks: int) -> dict[str, Any]:
+def _rows(function: Function, leaves: Mapping[str, Any], rank: int, ranks: int) -> dict[str, Any]:
     dims = {argument.name: argument.batch_dim for argument in function.arguments if argument.role == "input"}
     parts = {}
     for name, leaf in leaves.items():
         dim = dims.get(name)
-        parts[name] = leaf if dim is None else leaf.chunk(ranks, dim)[rank]
+        parts[name] = leaf if dim is None or not isinstance(leaf, torch.Tensor) else leaf.chunk(ranks, dim)[rank]
     return nest_leaves(parts)
 
 
@@ -136,14 +137,17 @@ def random_state(program: Program, seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def random_batch(program: Program, seed: int = 0) -> dict[str, Any]:
-    """Make a global batch for a Program: normal numbers; integers are 0 or 1, which any embedding has rows for."""
+    """Make a global batch for a Program: normal numbers; integers are 0 or 1, which any embedding has rows for.
+
+    Python values are those compiled in.
+    """
     generator = torch.Generator().manual_seed(seed)
-    leaves = {
+    leaves: dict[str, Any] = {
         argument.name: _random(TensorType(argument.full_shape, argument.type.dtype), generator)
         for argument in program.entry(0).arguments
         if argument.role == "input"
     }
-    return nest_leaves(leaves)
+    return nest_leaves({**leaves, **program.static_inputs})
 
 
 def _random(type_: TensorType, generator: torch.Generator) -> torch.Tensor:

@@ -67,9 +67,10 @@ def export(
         model: any `torch.nn.Module`; its training flag, frozen and shared parameters are taken as they are.
         train_fn: called as ``train_fn(model, **batch)``; returns the loss (a floating tensor of shape [] or [1]) or
             ``(loss, outputs)`` with outputs a nested dict, list or tuple of tensors.
-        batch: keyword inputs, all tensors, of the shapes and dtypes to compile for.
-        batch_dims: the dim that microbatches and data ranks split, for all inputs, or per input (None: given whole
-            to each). 0-d inputs are given whole.
+        batch: keyword inputs: tensors of the shapes and dtypes to compile for, and Python values, which are compiled in
+            and must be the same in every batch; nested in mappings, lists, tuples and dataclasses.
+        batch_dims: the dim that microbatches and data ranks split, for all inputs, or by path of an input or of a
+            container (None: given whole to each). 0-d inputs are given whole.
         dynamic: dims whose sizes may change from step to step, by input. This version compiles for fixed sizes and
             refuses any.
 

@@ -23,6 +23,7 @@ from ..dialect.types import ELEMENT_TYPES, TensorType
 from ..errors import CaptureError
 from .joint_graph import Described, JointGraph
 from .normalize import place_of
+from .static_values import write_static_inputs
 
 
 class _NodeImporter(GraphNodeImporter):  # type: ignore[misc]  # torch-mlir is untyped
@@ -123,6 +124,7 @@ def import_joint(joint: JointGraph, *, context: ir.Context | None = None) -> ir.
         write_signature(function, Signature(tuple(arguments), tuple(results)))
         if joint.output_tree is not None:
             function.attributes["hp.output_tree"] = ir.StringAttr.get(json.dumps(joint.output_tree))
+        write_static_inputs(function, joint.static_inputs)
     set_level(module.operation, "joint")
     module.operation.verify()
     return module

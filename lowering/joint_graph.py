@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
 from ..errors import CaptureError
+from ..runtime.program import Arg
 from .normalize import normalize, place_of
 from .source_places import last_user_place
 from .step_results import StepResults
@@ -47,6 +48,7 @@ class JointGraph:
         results: loss, extra outputs, gradients, new buffers.
         state: every name of every parameter, buffer and constant to its tensor (the model's own storage).
         output_tree: structure of the extra outputs (see `runtime.trees`), None without any.
+        static_inputs: the Python values of the batch by path, as a Program keeps them.
         source: ``file:line`` of the step function.
     """
 
@@ -55,6 +57,7 @@ class JointGraph:
     results: tuple[Described, ...]
     state: dict[str, torch.Tensor]
     output_tree: Any = None
+    static_inputs: dict[str, Arg] = field(default_factory=dict)
     source: str = ""
 
 

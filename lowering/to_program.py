@@ -36,6 +36,7 @@ from ..runtime.program import (
     TensorType,
 )
 from .literals import literal_data
+from .static_values import read_static_inputs
 from .step_function import assemble, prune
 
 _DTYPE_NAMES = {code: name for name, code in TORCH_DTYPE_CODES.items()}
@@ -102,6 +103,7 @@ def to_program(
         reference="joint" if reference is not None else None,
         seed=seed,
         output_tree=tree,
+        static_inputs=read_static_inputs(function),
         text=str(module),
     )
     program.validate(allow=allow)

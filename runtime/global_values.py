@@ -13,7 +13,8 @@ from ..errors import RuntimeFault, nearest
 from ..mesh import Mesh, Sharding, shard_spans
 from .collective_math import shard_slice
 from .operators import describe, dtype_name, tensor_type, torch_dtype
-from .program import Argument, Function, Result, TensorType
+from .program import Arg, Argument, Function, Result, TensorType
+from .static_inputs import describe_leaf, refuse_gradients, take_static
 from .trees import flatten_batch
 
 STATE_ROLES = frozenset({"param", "buffer", "constant"})
@@ -90,7 +91,7 @@ def check_state(
 
 def _check_tensor(where: str, value: Any, expected: TensorType, dtype: str | None) -> None:
     if not isinstance(value, Tensor):
-        raise RuntimeFault(f"{where}: expected {expected}, got: {describe(value)}")
+        raise RuntimeFault(f"{where}: expected {expected}, got: {describe_leaf(value)}")
     actual, wanted = tensor_type(value), torch_dtype(expected.dtype)
     converted = value.is_complex() == wanted.is_complex and value.is_floating_point() == wanted.is_floating_point
     if dtype is not None and converted and (wanted.is_floating_point or wanted.is_complex):
@@ -100,7 +101,11 @@ def _check_tensor(where: str, value: Any, expected: TensorType, dtype: str | Non
 
 
 def check_batch(
-    functions: Sequence[Function], mesh: Mesh, batch: Mapping[str, Any], dtype: str | None
+    functions: Sequence[Function],
+    mesh: Mesh,
+    batch: Mapping[str, Any],
+    dtype: str | None,
+    static: Mapping[str, Arg] | None = None,
 ) -> dict[str, Any]:
     """Return the leaves of a global batch by name, checked: tensors, and integers for the sizes among the inputs.
 
@@ -109,13 +114,15 @@ def check_batch(
         mesh: the ranks.
         batch: nested inputs.
         dtype: convert floating tensors to this; None: they must have the dtype of the argument.
+        static: `Program.static_inputs`, which the batch must have too; they are not among what is returned.
 
     Raises:
-        RuntimeFault: a leaf is missing or unexpected, or of another shape or dtype than compiled.
+        RuntimeFault: a leaf is missing or unexpected, of another shape or dtype than compiled, or a Python value that
+            has changed since.
     """
     if not isinstance(batch, Mapping):
         raise RuntimeFault(f"expected the batch to be a mapping of inputs, got: {describe(batch)}")
-    leaves = flatten_batch(batch)
+    leaves = take_static(static or {}, flatten_batch(batch))
     inputs = {
         argument.name: argument
         for function in functions
@@ -139,6 +146,7 @@ def check_batch(
         expected = global_type(argument, mesh)
         tensor = _scalar_tensor(value, expected)
         _check_tensor(f"input '{name}'{_split(argument, mesh)}", tensor, expected, dtype)
+        refuse_gradients(name, tensor)
         checked[name] = tensor
     return checked
 

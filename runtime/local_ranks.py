@@ -195,16 +195,14 @@ def module_of(arguments: Iterable[Argument], state: Mapping[str, Tensor]) -> nn.
     return root
 
 
-def _rows(
-    program: Program, rank: int, arguments: Iterable[Argument], leaves: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+def _rows(program: Program, rank: int, arguments: Iterable[Argument], leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Return this data rank's part of the global batch; what does not divide is left for the step to refuse."""
     count, position = program.mesh.count(program.data_axes), program.mesh.position(rank, program.data_axes)
     dims = {argument.name: argument.batch_dim for argument in arguments if argument.role == "input"}
     part = dict(leaves)
     for name, leaf in leaves.items():
         dim = dims.get(name)
-        if dim is not None and leaf.dim() > dim and leaf.shape[dim] % count == 0:
+        if dim is not None and isinstance(leaf, Tensor) and leaf.dim() > dim and leaf.shape[dim] % count == 0:
             size = leaf.shape[dim] // count
             part[name] = leaf.narrow(dim, position * size, size)
     return part

@@ -41,7 +41,7 @@ from typing import Any, TypeAlias
 
 from ..mesh import Mesh, Sharding
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class Ref:
 class Named:
     """A torch enumeration value: `kind` is dtype, layout, memory_format or device; `name` as torch spells it.
 
-    A device's name is empty: it is whatever device the Program runs on.
+    A device's name is empty: it is whatever device the Program runs on. Among static inputs, `kind` may be enum, for a
+    member of an enumeration of the user's.
     """
 
     kind: str
@@ -161,6 +162,7 @@ class Program:
         seed: of the random streams.
         output_tree: structure of the extra outputs: a result's name (a leaf), None, ``{"dict": {key: tree}}``,
             ``{"list": [tree]}`` or ``{"tuple": [tree]}``.
+        static_inputs: inputs that are Python values, by path: compiled in, and the same in every batch.
         text: the MLIR this Program was made from, for people.
     """
 
@@ -174,6 +176,7 @@ class Program:
     pipeline_axis: str | None = None
     seed: int = 0
     output_tree: Any = None
+    static_inputs: dict[str, Arg] = field(default_factory=dict)
     text: str = ""
 
     @property

@@ -237,7 +237,7 @@ def _sharding(encoded: Any) -> Sharding:
 
 def encode_program(program: Program) -> dict[str, Any]:
     """Return a Program as JSON values, without its text and digest."""
-    return {
+    encoded: dict[str, Any] = {
         "schema": SCHEMA_VERSION,
         "mesh": {"axis_names": list(program.mesh.axis_names), "axis_sizes": list(program.mesh.axis_sizes)},
         "data_axes": list(program.data_axes),
@@ -257,6 +257,18 @@ def encode_program(program: Program) -> dict[str, Any]:
             for name, function in program.functions.items()
         },
     }
+    if program.static_inputs:
+        encoded["static_inputs"] = {name: _encode_arg(value) for name, value in program.static_inputs.items()}
+    return encoded
+
+
+def _decode_static(encoded: Any) -> Arg:
+    if isinstance(encoded, dict) and list(encoded) == ["enum"]:
+        return Named("enum", str(encoded["enum"]))
+    value = _decode_arg(encoded)
+    if isinstance(value, (Ref, tuple)) or (isinstance(value, Named) and value.kind != "dtype"):
+        raise _MalformedError(f"malformed static input: {encoded!r}")
+    return value
 
 
 def decode_program(encoded: Mapping[str, Any]) -> Program:
@@ -287,6 +299,7 @@ def decode_program(encoded: Mapping[str, Any]) -> Program:
         pipeline_axis=_optional_str(encoded["pipeline_axis"]),
         seed=int(encoded["seed"]),
         output_tree=encoded["output_tree"],
+        static_inputs={str(name): _decode_static(value) for name, value in encoded.get("static_inputs", {}).items()},
     )
 
 

@@ -153,7 +153,10 @@ class _Simulation:
         for function in distinct:
             self.compiled.function(function.name)
         floating = None if self.dtype is None else dtype_name(self.dtype)
-        whole = {**check_batch(distinct, mesh, batch, floating), **check_state(distinct, mesh, state, floating)}
+        whole = {
+            **check_batch(distinct, mesh, batch, floating, program.static_inputs),
+            **check_state(distinct, mesh, state, floating),
+        }
         exchange = Exchange(mesh, isolate=self.compiled.mutates)
         pieces = _Pieces(self, whole)
         ranks: list[RankInterpreter] = []

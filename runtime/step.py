@@ -18,10 +18,11 @@ from .collectives import RankOps
 from .device import RankMesh, init_process_group, rank_device, required_channels, required_groups
 from .gradients import clip_gradients
 from .initialize import InitFunction
-from .operators import describe, torch_dtype
-from .program import Function, Program, Result
+from .operators import torch_dtype
+from .program import Arg, Function, Program, Result
 from .random import RandomContext
 from .state import ModelState
+from .static_inputs import describe_leaf, refuse_gradients, take_static
 from .trees import build_outputs, flatten_batch
 
 
@@ -82,7 +83,8 @@ class Step:
         self._evaluate = self._entry(evaluate)
 
     def _entry(self, function: Function) -> _Entry:
-        return _Entry(function, self._state, self._executable.aliases[function.name].owned)
+        owned = self._executable.aliases[function.name].owned
+        return _Entry(function, self._state, owned, self.program.static_inputs)
 
     def __call__(self, **batch: Any) -> Tensor:
         """Run forward and backward on one batch; gradients are added to ``.grad`` of the parameters.
@@ -212,8 +214,9 @@ class Step:
 class _Entry:
     """A function that a rank enters, with what reads its arguments."""
 
-    def __init__(self, function: Function, state: ModelState, owned: Sequence[bool]):
+    def __init__(self, function: Function, state: ModelState, owned: Sequence[bool], static: Mapping[str, Arg]):
         self.function = function
+        self._static = static
         self.read = state.reader(function)
         self.owned = owned
         self._expected = {
@@ -223,8 +226,8 @@ class _Entry:
         }
 
     def inputs(self, batch: Mapping[str, Any], device: torch.device, rank: int) -> dict[str, Any]:
-        """Return the leaves of a batch by name, checked: tensors, and integers for sizes."""
-        leaves = flatten_batch(batch)
+        """Return the leaves of a batch by name, checked: contiguous tensors, and integers for sizes."""
+        leaves = take_static(self._static, flatten_batch(batch), f"rank {rank}: ")
         for name, leaf in leaves.items():
             expected = self._expected.get(name)
             if expected is None:
@@ -235,12 +238,17 @@ class _Entry:
                 continue
             if not isinstance(leaf, Tensor) or leaf.dtype != dtype or not _fits(tuple(leaf.shape), shape):
                 raise RuntimeFault(
-                    f"rank {rank}: input '{name}': the step was compiled for {argument.type}, got: {describe(leaf)}"
+                    f"rank {rank}: input '{name}': the step was compiled for {argument.type}, got: "
+                    f"{describe_leaf(leaf)}"
                 )
             if leaf.device != device:
                 raise RuntimeFault(
                     f"rank {rank}: input '{name}' is on device '{leaf.device}', the step runs on '{device}'"
                 )
+            refuse_gradients(name, leaf, f"rank {rank}: ")
+            if not leaf.is_contiguous() or leaf.is_conj() or leaf.is_neg():
+                # As it was traced: operators are recorded for dense inputs.
+                leaves[name] = leaf.resolve_conj().resolve_neg().contiguous()
         for name, (_, _, argument) in self._expected.items():
             if name not in leaves:
                 raise RuntimeFault(f"rank {rank}: missing input '{name}' of type {argument.type}")

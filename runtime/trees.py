@@ -22,15 +22,17 @@ BARE_OUTPUT = "output"
 def flatten_batch(batch: Mapping[str, Any]) -> dict[str, Any]:
     """Return the leaves of a nested batch by path, in the order met.
 
-    Mappings, lists, tuples (named ones by position) and dataclasses are containers; everything else is a leaf. None is
-    left out.
+    Mappings, lists, tuples (named ones by position) and dataclasses are containers; everything else is a leaf, None
+    too.
 
     Args:
         batch: the keyword inputs of a step.
 
     Raises:
-        RuntimeFault: a key is no string or contains a dot.
+        RuntimeFault: it is no mapping, or a key is no string or contains a dot.
     """
+    if not isinstance(batch, Mapping):
+        raise RuntimeFault(f"expected the batch to be a mapping of inputs, got: {type(batch).__name__}")
     leaves: dict[str, Any] = {}
     _collect(batch, "", leaves)
     return leaves
@@ -49,26 +51,32 @@ def nest_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collect(value: Any, path: str, leaves: dict[str, Any]) -> None:
-    if value is None:
-        return
-    children = _children(value, path)
-    if children is None:
+    found = items_of(value, path)
+    if found is None:
         leaves[path] = value
         return
-    for key, child in children[1]:
-        _collect(child, _join(path, key), leaves)
+    for key, child in found[1]:
+        _collect(child, child_path(path, key), leaves)
 
 
-def _children(value: Any, path: str) -> tuple[str, Iterator[tuple[str, Any]]] | None:
-    """Return the kind of a container and its children by key, or None for a leaf."""
-    if isinstance(value, torch.Tensor):
+def items_of(value: Any, path: str) -> tuple[str, Iterator[tuple[str, Any]]] | None:
+    """Return the kind of a container and its children by key, or None for a leaf.
+
+    Args:
+        value: of a batch or of outputs.
+        path: of `value`, for messages.
+
+    Raises:
+        RuntimeFault: while the children are read: a key is no string or contains a dot.
+    """
+    if value is None or isinstance(value, torch.Tensor):
         return None
     if isinstance(value, Mapping):
         return "dict", ((_checked(key, path), child) for key, child in value.items())
-    if isinstance(value, list):
-        return "list", ((str(index), child) for index, child in enumerate(value))
-    if isinstance(value, tuple):
-        return "tuple", ((str(index), child) for index, child in enumerate(value))
+    if isinstance(value, (list, tuple)):
+        return "list" if isinstance(value, list) else "tuple", (
+            (str(index), child) for index, child in enumerate(value)
+        )
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return "dict", ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
     return None
@@ -83,7 +91,8 @@ def _checked(key: Any, path: str) -> str:
     return key
 
 
-def _join(path: str, key: str) -> str:
+def child_path(path: str, key: str) -> str:
+    """Return the path of a child of the container at `path`."""
     return f"{path}.{key}" if path else key
 
 
@@ -110,8 +119,8 @@ def output_tree(value: Any) -> tuple[Any, dict[str, Any]]:
 def _structure(value: Any, path: str, leaves: dict[str, Any]) -> Any:
     if value is None:
         return None
-    children = _children(value, path)
-    if children is None:
+    found = items_of(value, path)
+    if found is None:
         if isinstance(value, (bool, int, float, str)):
             # JSON has no word for infinities.
             return {"float": repr(value)} if value in _NOT_FINITE or value != value else {"constant": value}
@@ -120,8 +129,8 @@ def _structure(value: Any, path: str, leaves: dict[str, Any]) -> Any:
             raise RuntimeFault(f"{where} is of type {type(value).__name__}, expected tensors, numbers and strings")
         leaves[path or BARE_OUTPUT] = value
         return path or BARE_OUTPUT
-    kind, items = children
-    trees = {key: _structure(child, _join(path, key), leaves) for key, child in items}
+    kind, items = found
+    trees = {key: _structure(child, child_path(path, key), leaves) for key, child in items}
     return {kind: trees if kind == "dict" else list(trees.values())}
 
 

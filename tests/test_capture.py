@@ -143,11 +143,6 @@ def test_values_read_within_the_step_are_read_at_run_time(train: Callable[..., A
         torch.testing.assert_close(result.grads[name], parameter.grad)
 
 
-def test_a_python_value_among_the_inputs_is_refused_by_name() -> None:
-    with pytest.raises(hpir.CaptureError, match="input 'y' is a bool, expected a tensor"):
-        hpir.export(nn.Linear(4, 4), mean, {"x": X, "y": True})
-
-
 def test_inputs_with_other_row_counts_need_batch_dims() -> None:
     batch = {"x": X, "y": torch.ones(1, 4)}
     with pytest.raises(hpir.CaptureError, match=r"'x' has 8 rows .* but 'y' has 1: .*batch_dims=\{'y': None\}"):

@@ -42,7 +42,10 @@ class Encoding(UserDict[str, Any]):
         ({"pair": (1, 2), "list": [3, [4]]}, {"pair.0": 1, "pair.1": 2, "list.0": 3, "list.1.0": 4}),
         ({"named": Pair(1, Pair(2, 3))}, {"named.0": 1, "named.1.0": 2, "named.1.1": 3}),
         ({"sample": Sample(1, {"x": 2})}, {"sample.pixels": 1, "sample.label.x": 2}),
-        ({"a": None, "b": [None, 1], "sample": Sample(2)}, {"b.1": 1, "sample.pixels": 2}),
+        (
+            {"a": None, "b": [None, 1], "sample": Sample(2)},
+            {"a": None, "b.0": None, "b.1": 1, "sample.pixels": 2, "sample.label": None},
+        ),
         ({"text": Encoding(ids=1, mask=2)}, {"text.ids": 1, "text.mask": 2}),
         (Encoding(ids=1), {"ids": 1}),
         ({"flag": True, "rate": 0.5, "kind": Sample}, {"flag": True, "rate": 0.5, "kind": Sample}),
