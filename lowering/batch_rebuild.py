@@ -186,7 +186,7 @@ def _tuple(kind: type, builds: Sequence[Build]) -> Build:
 
 def _object(kind: type, attributes: Sequence[tuple[str, Build]]) -> Build:
     def make(leaves: Sequence[Any]) -> Any:
-        made = object.__new__(kind)
+        made: Any = object.__new__(kind)
         for name, build in attributes:
             object.__setattr__(made, name, build(leaves))
         return made

@@ -153,8 +153,8 @@ def nested(model: nn.Module, parts: dict[str, Any], more: list[Any]) -> Tensor:
 
 
 def named(model: nn.Module, pair: Pair, nothing: Pair) -> Tensor:
-    assert type(pair) is Pair and nothing.w is None
-    return _mean(model, pair.product() + nothing.x, pair[1])
+    assert type(pair) is Pair and nothing.w is None and pair.w is not None
+    return _mean(model, pair.product() + nothing.x, pair.w)
 
 
 def sample(model: nn.Module, sample: Sample) -> Tensor:
@@ -228,7 +228,7 @@ KINDS: dict[str, tuple[Callable[[Tensor, Tensor], Mapping[str, Any]], Callable[.
     "whole batch encoding": (lambda x, w: BatchEncoding({"x": x, "w": w}), _mean),
     "model output": (
         lambda x, w: {
-            "states": BaseModelOutput(last_hidden_state=x),  # type: ignore[arg-type]
+            "states": BaseModelOutput(last_hidden_state=x),
             "ordered": collections.OrderedDict(w=w),
         },
         output,

@@ -169,7 +169,7 @@ def test_a_second_capture_sees_the_second_value() -> None:
 
     x = rows_of(2)[0]
     for scale, count in ((0.5, 2), (0.25, 3), (float("inf"), 4), (-0.0, 5)):
-        batch = {"x": x, "scale": scale, "count": count}
+        batch: dict[str, Any] = {"x": x, "scale": scale, "count": count}
         exported = hpir.export(model_of(), train, batch)
         result = hpir.simulate(hpir.compile_program(exported), exported.state, batch)
         torch.testing.assert_close(result.loss, train(model_of(), **batch).detach(), rtol=0, atol=0, equal_nan=True)
