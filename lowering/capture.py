@@ -44,8 +44,8 @@ def capture(
     source = definition_place(train_fn)
     check_model(model, source)
     check_train_function(train_fn, source)
-    check_arguments(train_fn, batch, source)
     leaves, static_inputs = batch_leaves(batch, source)
+    check_arguments(train_fn, batch, source)
     dims = split_dims(leaves, batch_dims, source)
     step = StepModule(model, train_fn, rebuilder(batch, leaves, source))
     if any(parameter.is_meta for parameter in model.parameters()):
@@ -53,8 +53,8 @@ def capture(
     # In memory of their own and contiguous: the IR knows no strides, and no inputs that share memory.
     example = tuple(torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device) for leaf in leaves.values())
     with capture_errors(source), quiet(), unchanged(model), torch.enable_grad(), ExitStack() as stack:
-        # Python numbers are values, also where dynamo saw another one before.
-        stack.enter_context(dynamo_config.patch(specialize_float=True))
+        # Sizes and Python numbers are what they are, also where dynamo saw others in an earlier capture.
+        stack.enter_context(dynamo_config.patch(specialize_float=True, automatic_dynamic_shapes=False))
         # Dynamo comes first: it runs none of the user's Python, and knows what the step does besides computing tensors.
         try:
             with watched(train_fn) as effects:
