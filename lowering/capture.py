@@ -56,13 +56,16 @@ def capture(
         # Sizes and Python numbers are what they are, also where dynamo saw others in an earlier capture.
         stack.enter_context(dynamo_config.patch(specialize_float=True, automatic_dynamic_shapes=False))
         # Dynamo comes first: it runs none of the user's Python, and knows what the step does besides computing tensors.
+        fault: Exception | None = None
         try:
             with watched(train_fn) as effects:
                 captured = dynamo_graph_capture_for_export(step)(*example)
-        except (AssertionError, SyntaxError):
+        except (AssertionError, SyntaxError) as error:
+            fault = error
+        if fault is not None:
             # A step that computes nothing fails within torch; running it tells what is wrong with what it returns.
             step.learn_results(source, leaves, dims)
-            raise
+            raise fault
         effects.check(source)
         check_assignments(captured)
         check_regions(captured, source)

@@ -121,7 +121,10 @@ def assemble(
         if node is not first:
             first.prepend(node)
     if not gradients:
-        raise CaptureError(f"{source}: the loss does not depend on any trainable parameter")
+        raise CaptureError(
+            f"{source}: the loss does not depend on any trainable parameter: is it detached, or computed "
+            "under torch.no_grad or torch.inference_mode, or are all frozen?"
+        )
 
     values: list[Node] = [node for node, _ in results]
     described = [described for _, described in results]

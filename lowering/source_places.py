@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import FrameSummary
+from types import CodeType
 from typing import Any
 
 import torch
@@ -81,4 +84,16 @@ def definition_place(function: Any) -> str:
     while hasattr(function, "func") or hasattr(function, "__wrapped__"):
         function = function.func if hasattr(function, "func") else function.__wrapped__
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else "<unknown>:0"
+    return f"{code.co_filename}:{_first_line(code)}" if code is not None else "<unknown>:0"
+
+
+def _first_line(code: CodeType) -> int:
+    """Return the line of a function's ``def``, which comes after its decorators."""
+    for line in range(code.co_firstlineno, code.co_firstlineno + _MOST_DECORATOR_LINES):
+        text = linecache.getline(code.co_filename, line)
+        if re.match(rf"\s*(?:async\s+)?def\s+{re.escape(code.co_name)}\b", text):
+            return line
+    return code.co_firstlineno
+
+
+_MOST_DECORATOR_LINES = 20

@@ -145,6 +145,10 @@ def watched(train_fn: Callable[..., Any]) -> Iterator[StepEffects]:
             (nn.Module, "zero_grad", _no_zero_grad),
         ):
             stack.enter_context(_hooked(owner, name, hook))
+        # Dynamo keeps what it calls for a builtin, hooked or not.
+        handlers = builtin.BuiltinVariable.call_function_handler_cache
+        handlers.clear()
+        stack.callback(handlers.clear)
         yield heard
 
 
