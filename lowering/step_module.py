@@ -32,6 +32,7 @@ class StepModule(nn.Module):
 
     def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the loss, its weight if it has one, then the leaves of the extra outputs."""
+        list(self.model.parameters())
         result = self._train_fn(self.model, **self._rebuild(leaves))
         return whether_outputs(result) if self._asked_for_outputs else flat_results(result)
 
