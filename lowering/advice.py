@@ -68,7 +68,7 @@ _RULES = (
     _Rule(
         r"torch\.autograd\.grad",
         "torch.autograd.grad is called within the step, and gradients of gradients are not captured by this version",
-        "return the loss: a compiled step computes its gradients itself",
+        "return the loss: a compiled step computes its gradients itself; penalise gradients of torch.func.grad",
     ),
     _Rule(
         r"Unsupported Tensor\.(requires_grad_)\(\) call|set(?:ting)? `?requires_grad`?",

@@ -31,6 +31,7 @@ from .source_places import definition_place
 from .step_effects import watched
 from .step_module import StepModule, TrainFunction
 from .step_results import StepResults
+from .tracing_modes import check_autocast, tracing_modes
 
 
 def capture(
@@ -52,7 +53,7 @@ def capture(
         leaves = {name: leaf.to("meta") for name, leaf in leaves.items()}
     # In memory of their own and contiguous: the IR knows no strides, and no inputs that share memory.
     example = tuple(torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device) for leaf in leaves.values())
-    with capture_errors(source), quiet(), unchanged(model), torch.enable_grad(), ExitStack() as stack:
+    with capture_errors(source), quiet(), unchanged(model), tracing_modes(source), ExitStack() as stack:
         # Sizes and Python numbers are what they are, also where dynamo saw others in an earlier capture.
         stack.enter_context(dynamo_config.patch(specialize_float=True, automatic_dynamic_shapes=False))
         # Dynamo comes first: it runs none of the user's Python, and knows what the step does besides computing tensors.
@@ -69,6 +70,7 @@ def capture(
         effects.check(source)
         check_assignments(captured)
         check_regions(captured, source)
+        check_autocast(captured, source)
         results = StepResults()
         try:
             results = step.learn_results(source, leaves, dims)

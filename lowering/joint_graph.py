@@ -16,6 +16,7 @@ from torch._functorch._aot_autograd.descriptors import (
     PlainAOTInput,
     PlainAOTOutput,
     TangentAOTInput,
+    ViewBaseAOTInput,
 )
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
@@ -23,6 +24,7 @@ from torch.fx import GraphModule, Node
 from ..errors import CaptureError
 from ..runtime.program import Arg
 from .normalize import normalize, place_of
+from .shared_memory import check_constant
 from .source_places import last_user_place
 from .step_results import StepResults
 
@@ -91,9 +93,15 @@ def assemble(
             plain[description.idx] = node
         elif isinstance(description, TangentAOTInput):
             _fold_tangent(node, 1.0 if description.output == PlainAOTOutput(0) else 0.0)
+        elif isinstance(description, ViewBaseAOTInput):
+            name = _strip(getattr(description.base_of, "target", "an input"))
+            raise CaptureError(
+                f"{source}: '{name}' shares memory with another buffer, and the step changes it in place: "
+                "give each its own memory (clone)"
+            )
         else:
             raise CaptureError(f"{source}: cannot capture an input of kind {type(description).__name__}")
-    constants = _lift_constants(graph_module)
+    constants = _lift_constants(graph_module, model)
     state.update(constants.values_by_name)
 
     gradients, mutated, results = _read_outputs(graph_module, canonical, len(inputs), step_results, source)
@@ -209,7 +217,8 @@ def _fold_tangent(node: Node, seed: float) -> None:
     """Replace a tangent input by what the step seeds it with: one for the loss, zero for a buffer's new value."""
     value = node.meta["val"]
     graph = node.graph
-    first = next(n for n in graph.nodes if n.meta.get("partitioner_tag") == "is_backward" and n.op == "call_function")
+    is_backward = (n for n in graph.nodes if n.meta.get("partitioner_tag") == "is_backward" and n.op == "call_function")
+    first = next(is_backward, graph.output_node())
     with graph.inserting_before(first):
         ones = graph.call_function(
             torch.ops.aten.full.default, (list(value.shape), seed), {"dtype": value.dtype, "device": value.device}
@@ -229,7 +238,7 @@ LITERAL_ELEMENTS = 16
 """A tensor constant of at most this many elements is a literal in the IR; a larger one is an argument."""
 
 
-def _lift_constants(graph_module: GraphModule) -> _Constants:
+def _lift_constants(graph_module: GraphModule, model: nn.Module) -> _Constants:
     constants = _Constants()
     lifted: dict[tuple[object, ...], Node] = {}
     graph = graph_module.graph
@@ -243,6 +252,7 @@ def _lift_constants(graph_module: GraphModule) -> _Constants:
                 f"{place_of(node)}: a constant of shape {list(tensor.shape)} has no values: "
                 "make it a buffer, or build the model on a device"
             )
+        check_constant(tensor, model, place_of(node))
         if tensor.numel() <= LITERAL_ELEMENTS:
             continue
         # Forward and backward fetch the same tensor under different names.

@@ -107,5 +107,10 @@ _REFUSED: tuple[tuple[Callable[[nn.Module], bool], str], ...] = (
         lambda module: isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse,
         "makes sparse gradients, which the IR has no type for: build it with sparse=False",
     ),
+    (
+        lambda module: isinstance(module, nn.RNNBase) and module.training and module.dropout > 0,
+        "has dropout between its layers, which torch leaves out where it takes the layer apart: set dropout to 0 and"
+        " put nn.Dropout between layers of one",
+    ),
     (_has_backward_hooks, f"has a backward hook, which a compiled step would not call: {_HOOK}"),
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -50,13 +48,24 @@ def _is_parameter(*tensors: Tensor) -> bool:
     return any(isinstance(tensor, nn.Parameter) for tensor in tensors)
 
 
-def find_sharing(tensor: Tensor, named: Iterable[tuple[str, Tensor]]) -> str | None:
-    """Return the name of the first of `named` that shares memory with `tensor`, None for none."""
+def check_constant(tensor: Tensor, model: nn.Module, place: str) -> None:
+    """Refuse a tensor constant of a step that eager torch would train, or that changes when the model's state does.
+
+    Raises:
+        CaptureError: at `place`.
+    """
+    if tensor.requires_grad:
+        raise CaptureError(
+            f"{place}: a tensor that requires a gradient is not the model's, and a compiled step would not train it: "
+            "make it a parameter of the model, or detach it"
+        )
     storage = torch_compat.storage_id(tensor)
-    for name, other in named:
+    for name, other in (*model.named_parameters(), *model.named_buffers()):
         if not isinstance(other, DTensor) and torch_compat.storage_id(other) == storage and overlap(tensor, other):
-            return name
-    return None
+            raise CaptureError(
+                f"{place}: a tensor shares memory with '{name}', which a compiled step would not keep: "
+                "compute the view in forward"
+            )
 
 
 def overlap(one: Tensor, other: Tensor) -> bool:

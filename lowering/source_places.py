@@ -83,6 +83,8 @@ def definition_place(function: Any) -> str:
     """Return ``file:line`` of a function's definition, whatever is wrapped around it."""
     while hasattr(function, "func") or hasattr(function, "__wrapped__"):
         function = function.func if hasattr(function, "func") else function.__wrapped__
+    if isinstance(function, torch.nn.Module):
+        function = function.forward
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     return f"{code.co_filename}:{_first_line(code)}" if code is not None else "<unknown>:0"
 

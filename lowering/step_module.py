@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from ..runtime.trees import output_tree
 from .capture_errors import unheard
 from .step_results import StepResults, flat_results, loss_and_outputs, read_results, whether_outputs
+from .trial_copy import fake_copy, running_on
 
 TrainFunction = Callable[..., Any]
 """``train_fn(model, **batch)`` returning the loss (plain or a `WeightedLoss`), or the loss and extra outputs."""
@@ -32,7 +32,9 @@ class StepModule(nn.Module):
 
     def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the loss, its weight if it has one, then the leaves of the extra outputs."""
+        # Dynamo takes a tensor for what it meets it as first: not as an element of some list, which is a constant.
         list(self.model.parameters())
+        list(self.model.buffers())
         result = self._train_fn(self.model, **self._rebuild(leaves))
         return whether_outputs(result) if self._asked_for_outputs else flat_results(result)
 
@@ -78,11 +80,9 @@ class StepModule(nn.Module):
     def _fake_run(self, leaves: Mapping[str, torch.Tensor], dims: Mapping[str, int | None], factor: int) -> Any:
         """Run the step function on a copy of the model with fake tensors: no memory, nothing left on it."""
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(allow_scalar_outputs=False))
-        tensors = [*self.model.parameters(), *self.model.buffers()]
-        memo: dict[int, Any] = {id(tensor): mode.from_tensor(tensor, static_shapes=True) for tensor in tensors}
-        model = copy.deepcopy(self.model, memo)
+        model = fake_copy(self.model, mode)
         inputs = []
-        with unheard(), mode, torch.no_grad():
+        with unheard(), running_on(mode):
             for name, leaf in leaves.items():
                 dim = dims[name]
                 shape = [size * factor if number == dim else size for number, size in enumerate(leaf.shape)]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -118,3 +119,16 @@ def compile_graph(graph_module: GraphModule, inputs: Sequence[Tensor]) -> Callab
 def storage_id(tensor: Tensor) -> int:
     """Return a number that tensors have in common exactly if they lie in one storage, on the meta device too."""
     return int(cast(Any, tensor.untyped_storage())._cdata)
+
+
+@contextlib.contextmanager
+def without_onednn() -> Iterator[None]:
+    """Switch off the CPU's oneDNN operators within the block."""
+    # Not `torch.backends.mkldnn.flags`, which sets more and warns of it.
+    core = cast(Any, torch._C)
+    enabled = core._get_mkldnn_enabled()
+    core._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        core._set_mkldnn_enabled(enabled)
