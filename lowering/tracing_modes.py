@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 from torch._dynamo import config as dynamo_config
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from ..errors import CaptureError
 from ..runtime.torch_compat import accelerator_type, without_onednn
@@ -49,7 +49,7 @@ def check_autocast(captured: GraphModule, source: str) -> None:
         source: where to say it that no line is known of.
 
     Raises:
-        CaptureError: at the user's line.
+        CaptureError: at the first line that it was to cast.
     """
     values = [node.meta.get("val") for node in captured.graph.find_nodes(op="placeholder")]
     kinds = list(dict.fromkeys(value.device.type for value in values if isinstance(value, torch.Tensor)))
@@ -59,8 +59,18 @@ def check_autocast(captured: GraphModule, source: str) -> None:
         for node in module.graph.find_nodes(op="call_function", target=torch.amp.autocast_mode._enter_autocast):
             kind, _, enabled, _ = node.args
             if enabled and kinds and kind not in kinds:
-                place = last_user_place(node.meta.get("stack_trace") or "") or source
+                place = _first_place(node) or source
                 raise CaptureError(
                     f"{place}: torch.autocast('{kind}') casts nothing of a step on '{kinds[0]}': name the device of "
                     "the tensors, such as torch.autocast(x.device.type, ...)"
                 )
+
+
+def _first_place(node: Node) -> str:
+    """Return where in the user's code the first operator behind `node` is; autocast itself has no place."""
+    while node.op != "output":
+        place = last_user_place(node.meta.get("stack_trace") or "")
+        if place:
+            return place
+        node = node.next
+    return ""
