@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .collection import collection_paused
 from .errors import CaptureError, HpirError, PassError, PlanError, RuntimeFault
 from .ir_passes.pass_manager import run_passes
 from .lowering.batch_inputs import batch_leaves, split_dims
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .runtime.step import Step
 
 
+@collection_paused()
 def compile_program(
     exported: Exported, plan: Plan | Mapping[str, Any] | None = None, *, allow: Sequence[str] = ()
 ) -> Program:

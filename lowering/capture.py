@@ -25,6 +25,7 @@ from .checkpoint_regions import check_regions
 from .effect_tokens import drop_tokens
 from .graph_checks import changed_before_backward, check_assignments, check_graph
 from .joint_graph import JointGraph, assemble
+from .meta_tensors import fake_where_meta
 from .model_checks import check_arguments, check_model, unchanged
 from .module_kinds import check_train_function
 from .source_places import definition_place
@@ -49,13 +50,12 @@ def capture(
     check_arguments(train_fn, batch, source)
     dims = split_dims(leaves, batch_dims, source)
     step = StepModule(model, train_fn, rebuilder(batch, leaves, source))
-    if any(parameter.is_meta for parameter in model.parameters()):
-        leaves = {name: leaf.to("meta") for name, leaf in leaves.items()}
-    # In memory of their own and contiguous: the IR knows no strides, and no inputs that share memory.
-    example = tuple(torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device) for leaf in leaves.values())
     with capture_errors(source), quiet(), unchanged(model), tracing_modes(source), ExitStack() as stack:
         # Sizes and Python numbers are what they are, also where dynamo saw others in an earlier capture.
         stack.enter_context(dynamo_config.patch(specialize_float=True, automatic_dynamic_shapes=False))
+        leaves = stack.enter_context(fake_where_meta(model, leaves))
+        # In memory of their own and contiguous: the IR knows no strides, and no inputs that share memory.
+        example = tuple(torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device) for leaf in leaves.values())
         # Dynamo comes first: it runs none of the user's Python, and knows what the step does besides computing tensors.
         fault: Exception | None = None
         try:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.fx import GraphModule
 from torch_mlir import ir
 
+from ..collection import collection_paused
 from ..errors import CaptureError, RuntimeFault
 from .capture import capture
 from .import_graph import import_joint
@@ -50,6 +51,7 @@ class Exported:
         return text.rstrip("\n") + "\n"
 
 
+@collection_paused()
 def export(
     model: nn.Module,
     train_fn: TrainFunction,

@@ -11,7 +11,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, Node
 from torch_mlir import ir
 from torch_mlir.extras.fx_importer import FxImporter, FxImporterHooks, GraphNodeImporter
 
@@ -95,22 +95,24 @@ def import_joint(joint: JointGraph, *, context: ir.Context | None = None) -> ir.
         CaptureError: an op or a dtype that the torch dialect has no spelling of, at the user's line.
     """
     context = context if context is not None else make_context()
-    copy = GraphModule(joint.graph_module, deepcopy(joint.graph_module.graph))
-    copy.graph.set_codegen(torch.fx.graph.CodeGen())
-    for node in copy.graph.nodes:
+    # A graph alone, whose Python code nobody needs; torch-mlir looks its constants up in the module.
+    graph = deepcopy(joint.graph_module.graph)
+    graph.owning_module = joint.graph_module
+    graph.set_codegen(torch.fx.graph.CodeGen())
+    for node in graph.nodes:
         # The same step is the same IR on every machine: tensors are made on the device that runs it.
         if node.op == "call_function" and "device" in node.kwargs:
             node.kwargs = {key: value for key, value in node.kwargs.items() if key != "device"}
-    _check_dtypes(copy, joint)
+    _check_dtypes(graph, joint)
     with context, ir.Location.unknown():
         importer = FxImporter(context=context, hooks=_Hooks(), graph_node_importer_cls=_NodeImporter)
         try:
-            function = importer.import_stateless_graph(copy.graph, func_name="joint").operation
+            function = importer.import_stateless_graph(graph, func_name="joint").operation
         except (NotImplementedError, TypeError, ValueError, AssertionError, RuntimeError, KeyError) as error:
             raise CaptureError(f"{joint.source}: cannot import the captured step: {error}") from None
         module = importer.module
-        nodes = list(copy.graph.nodes)
-        returned: Any = copy.graph.output_node().args[0]
+        nodes = list(graph.nodes)
+        returned: Any = graph.output_node().args[0]
         arguments = [
             _info(index, described, node)
             for index, (described, node) in enumerate(
@@ -144,9 +146,9 @@ def _info(index: int, described: Described, node: Node) -> ValueInfo:
     )
 
 
-def _check_dtypes(graph_module: GraphModule, joint: JointGraph) -> None:
+def _check_dtypes(graph: Graph, joint: JointGraph) -> None:
     names = iter(joint.arguments)
-    for node in graph_module.graph.nodes:
+    for node in graph.nodes:
         value = node.meta.get("val")
         name = next(names).names[0] if node.op == "placeholder" else ""
         if isinstance(value, torch.Tensor):

@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..collection import collection_paused
 from ..errors import PlanError, RuntimeFault
 from ..mesh import Mesh, Sharding
 from .program import SCHEMA_VERSION, Arg, Argument, Function, Named, Op, Program, Ref, Result, TensorType
 
 
+@collection_paused()
 def write_program(program: Program, directory: Path) -> None:
     """Write a Program to a directory, made when missing; one that is there is replaced.
 
@@ -31,6 +33,7 @@ def write_program(program: Program, directory: Path) -> None:
         raise RuntimeFault(f"{directory}: cannot write a Program: {(error.strerror or str(error)).lower()}") from None
 
 
+@collection_paused()
 def read_program(directory: Path) -> Program:
     """Read a Program from its directory, without checking what it calls.
 
