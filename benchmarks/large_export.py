@@ -125,7 +125,8 @@ def transformers_llama(sizes: LlamaSizes) -> tuple[nn.Module, Callable[..., Any]
         use_cache=False,
     )
     with torch.device("meta"):
-        model = LlamaForCausalLM(config).to(torch.bfloat16)
+        model: Any = LlamaForCausalLM(config)
+        model.to(torch.bfloat16)
         batch = {name: torch.zeros(1, sizes.length, dtype=torch.int64) for name in ("input_ids", "labels")}
 
     def loss(model: nn.Module, input_ids: Tensor, labels: Tensor) -> Tensor:

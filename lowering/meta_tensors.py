@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -50,10 +51,12 @@ def fake_where_meta(model: nn.Module, leaves: Mapping[str, torch.Tensor]) -> Ite
             made[id(tensor)] = like
         return made[id(tensor)]
 
+    owners: list[dict[str, Any]] = [
+        owner for module in model.modules() for owner in (module._parameters, module._buffers)
+    ]
     replaced = [
         (owner, name, tensor)
-        for module in model.modules()
-        for owner in (module._parameters, module._buffers)
+        for owner in owners
         for name, tensor in owner.items()
         if tensor is not None and tensor.is_meta
     ]
