@@ -1,4 +1,4 @@
-"""Measure everything once, print the table, and write it to docs/performance.md. Run it with ``make bench``."""
+"""Measure, print the table, and write it to docs/performance.md. Run it with ``make bench``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import passes_and_tools
 import torch
 from measure import Row
 from rich.console import Console
@@ -23,27 +23,76 @@ PAGE = ROOT / "docs" / "performance.md"
 _HEAD = """\
 # Performance
 
-Written by `make bench`, all in one run: {machine}.
+Written by `make bench`, which measures all of it; the command beside a table measures that table alone.
 
 What is compared runs in turns (A B A B ...), so that other work on the machine meets both. A figure is the median, with
 the range of all samples behind it. A ratio is taken turn by turn.
-
-| what | measured | target | kept |
-| --- | --- | --- | --- |
 """
 
-_NOTES = """
+
+def _steps() -> list[Row]:
+    import training_steps
+
+    return training_steps.rows()
+
+
+def _tools() -> list[Row]:
+    import passes_and_tools
+
+    with tempfile.TemporaryDirectory() as folder:
+        return passes_and_tools.rows(Path(folder))
+
+
+def _large() -> list[Row]:
+    import large_export
+
+    return large_export.rows()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One table of the page: its title, what measures it, and what a reader must know of it."""
+
+    title: str
+    rows: Callable[[], list[Row]]
+    notes: str
+
+
+PARTS = {
+    "steps": Part(
+        "Training steps",
+        _steps,
+        """\
 - **FSDP step**: forward and backward of the language model in `examples/language_model.py`, float32, in two processes
   over gloo on this machine, one thread each, no optimiser. FSDP2 is `fully_shard` on each layer and on the root; both
   gather again in the backward. Before anything is timed, both must give the same loss and gradients, up to 1e-5 of the
   largest.
 - **One-rank step**: the same model in one process with one thread.
+""",
+    ),
+    "tools": Part(
+        "Passes and tools",
+        _tools,
+        """\
 - **Passes**: modules that `benchmarks/large_modules.py` writes, forward and backward, three trainable parameters to 90
   ops; all ops count, constants too. The first figure is the passes in a running process, the second all of
   `hp-opt step.mlir -o result.mlir` with them: starting, parsing, verifying after each pass, printing.
 - **hp-opt over xdsl-opt**: whole processes on one file of MLIR's arith dialect, which both read; they must write the
   same module.
-"""
+""",
+    ),
+    "large": Part(
+        "Large models",
+        _large,
+        """\
+- The model is `examples/llama.py` at the shape of Llama 3 70B, bfloat16, batch 1x4096, on the meta device. Each size is
+  exported once, in a process of its own, with one thread; peak memory is that process's, torch and all.
+- Times are processor time, so that other work on the machine does not count. Growth is the time per layer of the whole
+  model over that of the second size; what does not grow with the model makes it less than one.
+- **The road**: 256 data ranks, a unit per layer, 4 microbatches, gradients reduced in float32.
+""",
+    ),
+}
 
 
 def machine() -> str:
@@ -51,19 +100,30 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, torch {torch.__version__}, {datetime.datetime.now(datetime.timezone.utc).date()}"
 
 
-def page(rows: Sequence[Row], description: str) -> str:
-    """Return the text of the page."""
+def section(name: str, rows: Sequence[Row], description: str) -> str:
+    """Return the text of one part of the page."""
+    part = PARTS[name]
     lines = [f"| {row.subject} | {row.measured} | {row.target} | {_verdict(row)} |\n" for row in rows]
-    return _HEAD.format(machine=description) + "".join(lines) + _NOTES
+    return (
+        f"## {part.title}\n\n`python benchmarks/run.py {name}`, {description}:\n\n"
+        f"| what | measured | target | kept |\n| --- | --- | --- | --- |\n{''.join(lines)}\n{part.notes}"
+    )
+
+
+def page(sections: Mapping[str, str], before: str = "") -> str:
+    """Return the text of the page: the sections given, and of those that are not, what the page had before."""
+    kept = {title.partition("\n")[0]: f"## {title}" for title in before.split("\n## ")[1:]}
+    texts = [sections.get(name, kept.get(part.title, "")).rstrip("\n") for name, part in PARTS.items()]
+    return "\n".join([_HEAD, *(f"{text}\n" for text in texts if text)])
 
 
 def _verdict(row: Row) -> str:
     return "" if row.met is None else "yes" if row.met else "NO"
 
 
-def show(rows: Sequence[Row], console: Console) -> None:
-    """Print the table."""
-    table = Table(title="hpir benchmarks", title_justify="left")
+def show(title: str, rows: Sequence[Row], console: Console) -> None:
+    """Print a table."""
+    table = Table(title=title, title_justify="left")
     for name in ("what", "measured", "target", "kept"):
         table.add_column(name, overflow="fold")
     for row in rows:
@@ -72,38 +132,26 @@ def show(rows: Sequence[Row], console: Console) -> None:
     console.print(table)
 
 
-def measure(parts: Sequence[str], console: Console) -> list[Row]:
-    """Run the benchmarks asked for."""
-    rows: list[Row] = []
-    if "steps" in parts:
-        # The steps are those of the examples' model.
-        sys.path.insert(0, str(ROOT / "examples"))
-        import training_steps
-
-        with console.status("training steps"):
-            rows += training_steps.rows()
-    if "tools" in parts:
-        with console.status("passes and tools"), tempfile.TemporaryDirectory() as folder:
-            rows += passes_and_tools.rows(Path(folder))
-    return rows
-
-
 def main() -> int:
     """Run the benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help="steps, tools; only all of them (the default) write the page")
+    parser.add_argument("parts", nargs="*", help=f"{', '.join(PARTS)}; all of them by default")
     options = parser.parse_args()
-    known = ("steps", "tools")
-    for part in options.parts:
-        if part not in known:
-            parser.error(f"unknown part '{part}', expected {' or '.join(known)}")
+    for name in options.parts:
+        if name not in PARTS:
+            parser.error(f"unknown part '{name}', expected {', '.join(list(PARTS)[:-1])} or {list(PARTS)[-1]}")
+    # The models are those of the examples.
+    sys.path.insert(0, str(ROOT / "examples"))
     console, begin = Console(), time.monotonic()
-    rows = measure(options.parts or known, console)
-    show(rows, console)
-    if not options.parts:
-        PAGE.write_text(page(rows, machine()))
-        console.print(f"written to {PAGE.relative_to(ROOT)} after {time.monotonic() - begin:.0f} s")
-    missed = [row.subject for row in rows if row.met is False]
+    missed = 0
+    for name in options.parts or PARTS:
+        part = PARTS[name]
+        with console.status(part.title.lower()):
+            rows = part.rows()
+        show(part.title, rows, console)
+        PAGE.write_text(page({name: section(name, rows, machine())}, PAGE.read_text()))
+        missed += sum(row.met is False for row in rows)
+    console.print(f"written to {PAGE.relative_to(ROOT)} after {time.monotonic() - begin:.0f} s")
     return 1 if missed else 0
 
 

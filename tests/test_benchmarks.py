@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import large_export
 import large_modules
 import passes_and_tools
 import pytest
@@ -141,12 +142,8 @@ def test_different_steps_are_refused() -> None:
 
 
 def test_the_page_has_every_row() -> None:
-    rows = [Row("passes on `x`", "1 s", "at most 2 s", True), Row("start", "3 s", "at most 2 s", False), Row("a", "b")]
-    text = run.page(rows, "2 cores")
-    assert "| passes on `x` | 1 s | at most 2 s | yes |" in text
-    assert "| start | 3 s | at most 2 s | NO |" in text
     page = run.PAGE.read_text()
-    assert page.startswith(run.page([], "").partition(":")[0])
+    assert run.page({}, page) == page
     for subject in (
         "FSDP step over FSDP2's, 2 gloo processes (8 layers, dim 128, batch 4x64)",
         "one-rank step over eager autograd (8 layers, dim 128, batch 4x64)",
@@ -159,5 +156,50 @@ def test_the_page_has_every_row() -> None:
         "`hp-opt --version`",
         "`hp-opt` on an empty module",
         "`xdsl-opt -p cse` over `hp-opt --cse`, 20,000 ops",
+        "`hpir.export` of a Llama, 80 layers, 70.6B parameters: peak memory",
+        "`hpir.export`, seconds per layer at 2, 8, 32, 80 layers",
+        *(f"{stage} at 80 layers" for stage in (large_export.EXPORT, *large_export.ROAD)),
+        "the Program of 80 layers over 256 ranks",
+        "`hpir.export` of `LlamaForCausalLM`, the same shape: peak memory",
     ):
         assert f"\n| {subject} | " in page
+
+
+def test_a_part_of_the_page_is_written_alone() -> None:
+    rows = [Row("passes on `x`", "1 s", "at most 2 s", True), Row("start", "3 s", "at most 2 s", False), Row("a", "b")]
+    tools = run.section("tools", rows, "2 cores")
+    assert "## Passes and tools\n\n`python benchmarks/run.py tools`, 2 cores:\n" in tools
+    assert "| passes on `x` | 1 s | at most 2 s | yes |" in tools
+    assert "| start | 3 s | at most 2 s | NO |" in tools
+    first = run.page({"tools": tools, "large": run.section("large", rows[2:], "4 cores")})
+    again = run.page({"large": run.section("large", rows[:1], "8 cores"), "steps": run.section("steps", [], "")}, first)
+    assert [line for line in again.splitlines() if line.startswith("## ")] == [
+        "## Training steps",
+        "## Passes and tools",
+        "## Large models",
+    ]
+    assert tools in again and "4 cores" not in again and "8 cores" in again
+    assert run.page({}, again) == again
+
+
+def test_growth_and_memory_of_large_exports(monkeypatch: pytest.MonkeyPatch) -> None:
+    def figures(layers: int, *, model: str = "llama", road: bool = True, limit_mb: int = 0) -> large_export.Figures:
+        # Steady per layer, but for loading, and what transformers' export takes.
+        stages = dict.fromkeys((large_export.EXPORT, *large_export.ROAD), 0.5 * layers)
+        stages[large_export.LOAD] = 0.1 * layers**2
+        memory = 9000.0 if model == "transformers" else 700.0
+        return large_export.Figures(
+            layers, 10**9, 300.0, memory, memory, 100 * layers, 60 * layers, 9000 * layers, 9900 * layers, stages, 2**20
+        )
+
+    monkeypatch.setattr(large_export, "fresh", figures)
+    rows = {row.subject: row for row in large_export.rows(layers=(1, 2, 4))}
+    assert rows["`hpir.export`, seconds per layer at 1, 2, 4 layers"].measured == "0.500, 0.500, 0.500"
+    assert rows["`hpir.export` at 4 layers"] == Row(
+        "`hpir.export` at 4 layers", "2.00 s; per layer 1.00 times that of 2 layers", "at most 1.3", True
+    )
+    assert rows["`Program.load` at 4 layers"].met is False
+    text = rows["text of the module per op, 400 ops"]
+    assert text.met and text.measured.startswith("90 bytes; 99 with source lines; 225 if constants")
+    assert rows["`hpir.export` of a Llama, 4 layers, 1.0B parameters: peak memory"].met
+    assert rows["`hpir.export` of `LlamaForCausalLM`, the same shape: peak memory"].met is False
