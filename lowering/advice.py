@@ -134,7 +134,7 @@ _RULES = (
     _Rule(r"maximum recursion depth exceeded", "functions call each other without end", "look for a missing base case"),
     _Rule(
         # Parameters and buffers are traced with a device; this is a tensor in a plain attribute, a list or a global.
-        r"found (?:at least )?two (?:different )?devices[^\n!]*\bmeta\b",
+        r"found (?:at least )?two (?:different )?devices[^\n!]*\bmeta\b|on device meta is not|expected device meta",
         "a tensor on the meta device, which has no values and is no parameter or buffer, is used",
         "register it as a buffer, or build the model on a device",
     ),
