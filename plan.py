@@ -238,7 +238,7 @@ class Plan(BaseModel):
         fsdp = self.fsdp or FsdpPlan()
         options = [f"axes={','.join(self.fsdp_axes)}"]
         lists = (("replicate-axes", self.replicate_axes), ("units", fsdp.units), ("ignore", fsdp.ignore))
-        options += [f"{name}={','.join(map(_quoted, values))}" for name, values in lists if values]
+        options += [f"{name}={_quoted_list(values)}" for name, values in lists if values]
         if not fsdp.reshard_after_forward:
             options.append("reshard-after-forward=false")
         if fsdp.param_dtype is not None:
@@ -277,6 +277,12 @@ class Plan(BaseModel):
             for axis in axes:
                 if axis in self.mesh and axis not in self.data_axes:
                     yield key, f"axis '{axis}' is not in data.axes ({', '.join(self.data_axes) or 'none'})"
+        for key, patterns in (("fsdp.units", fsdp.units), ("fsdp.ignore", fsdp.ignore)):
+            for pattern in patterns:
+                if not pattern.strip():
+                    yield key, "expected patterns of module or parameter names, got an empty one"
+                elif '"' in pattern and "'" in pattern:
+                    yield key, f"a pattern cannot hold both kinds of quotes, got: {pattern}"
         for key in ("param_dtype", "reduce_dtype"):
             if getattr(fsdp, key) is not None and not self.data_axes:
                 yield f"fsdp.{key}", "needs a data axis; for one rank, name a mesh axis of size 1 in fsdp.axes"
@@ -311,10 +317,10 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _quoted(value: str) -> str:
-    from .ir_passes.pipeline_text import quote  # imports MLIR, which a plan as such does without
+def _quoted_list(values: Sequence[str]) -> str:
+    from .ir_passes.pipeline_text import quote_list  # imports MLIR, which a plan as such does without
 
-    return quote(value)
+    return quote_list(values)
 
 
 _SECTIONS: dict[str, type[_Section]] = {

@@ -9,6 +9,7 @@ Every error says where: ``pipeline:1:13: error: ...``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..dialect.diagnostics import Diagnostic, IRError
@@ -251,3 +252,12 @@ def quote(value: str) -> str:
     if value and not any(character.isspace() or character in "{}()[]\"'," for character in value):
         return value
     return f"'{value}'" if '"' in value else f'"{value}"'
+
+
+def quote_list(values: Sequence[str]) -> str:
+    """Spell a list of values so that `split_list` gives them back."""
+    spelled = [quote(value) for value in values]
+    if len(spelled) == 1 and spelled[0] != values[0]:
+        # Quotes around a whole list are no part of it, so these need something around them.
+        return f"{{{spelled[0]}}}"
+    return ",".join(spelled)

@@ -14,7 +14,7 @@ from ..errors import RuntimeFault
 from ..mesh import Mesh, shard_spans
 from . import torch_compat
 from .device import RankMesh
-from .operators import torch_dtype
+from .operators import tensor_type, torch_dtype
 from .program import Argument, TensorType
 
 Owner = tuple[nn.Module, str]
@@ -84,13 +84,18 @@ class ParameterShard:
                 self.split_axes += axes
         self._padded: Tensor | None = None
         self._local: Tensor | None = None
+        self._seen: Tensor | None = None
 
     @property
     def live(self) -> nn.Parameter:
         """The parameter as the model has it now."""
         module, key = self.owners[0]
-        live = module._parameters[key]
-        assert live is not None
+        live = module._parameters.get(key)
+        if live is None:
+            raise RuntimeFault(
+                f"parameter '{self.name}' is gone from the model: it was replaced after compile, for example by a "
+                "parametrization; compile again"
+            )
         return live
 
     def piece(self, full: Tensor) -> Tensor:
@@ -154,6 +159,10 @@ class ParameterShard:
         """Return what the Program takes: the live values, padded. Shares memory with the live parameter."""
         live = self.live
         if self.spec is None:
+            if live is not self._seen or live.dtype is not self.dtype:
+                if tensor_type(live) != TensorType(self.full_shape, self.argument.type.dtype):
+                    self._refuse_change(live)
+                self._seen = live
             return live
         local = torch_compat.local_of(live) if isinstance(live, DTensor) else None
         if local is not self._local or self._padded is None:
@@ -166,10 +175,7 @@ class ParameterShard:
         local = self.local(live)
         expected = self.trimmed_shape
         if tuple(local.shape) != expected or local.dtype != self.dtype:
-            raise RuntimeFault(
-                f"parameter '{self.name}': expected a local tensor of {self.argument.type.dtype}{list(expected)}, "
-                f"got: {str(local.dtype).removeprefix('torch.')}{list(local.shape)}"
-            )
+            self._refuse_change(local)
         if expected == self.padded_shape:
             self._padded = local
         else:
@@ -180,6 +186,13 @@ class ParameterShard:
             local = self.trimmed(self._padded)
             torch_compat.replace_local(live, local)
         self._local = local
+
+    def _refuse_change(self, live: Tensor) -> None:
+        expected = TensorType(self.trimmed_shape, self.argument.type.dtype)
+        raise RuntimeFault(
+            f"parameter '{self.name}': the step was compiled for {expected}, got: {tensor_type(live)}: it was changed "
+            "after compile; change it back, or compile again"
+        )
 
     @property
     def trimmed_shape(self) -> tuple[int, ...]:

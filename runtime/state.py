@@ -13,7 +13,8 @@ from ..errors import RuntimeFault, nearest
 from . import torch_compat
 from .device import RankMesh
 from .initialize import InitFunction, initialize_shards
-from .operators import tensor_type
+from .live_modules import LiveModules
+from .operators import tensor_type, torch_dtype
 from .program import Argument, Function, Program, TensorType
 from .shards import Owner, ParameterShard, placements_of
 
@@ -58,6 +59,8 @@ class ModelState:
                 self.buffers[argument.name] = _buffer(argument, model)
             elif argument.role == "constant":
                 self.constants[argument.name] = _constant(argument, constants or {}, ranks.device)
+        names = (name for argument in arguments.values() if argument.role in _LIVE for name in argument.names)
+        self._modules = LiveModules(model, names)
         _check_ties(self.parameters.values())
         compare_models(self.parameters.values(), ranks)
         self._install(ranks, axes, program.seed, init)
@@ -91,7 +94,7 @@ class ModelState:
             if argument.role == "param":
                 sources.append(("param", self.parameters[argument.name]))
             elif argument.role == "buffer":
-                sources.append(("buffer", self.buffers[argument.name]))
+                sources.append(("buffer", (argument, *self.buffers[argument.name])))
             elif argument.role == "constant":
                 sources.append(("constant", self.constants[argument.name]))
             elif argument.role in ("input", "size"):
@@ -100,6 +103,7 @@ class ModelState:
                 raise RuntimeFault(f"{function.name}: argument '{argument.name}' has unknown role '{argument.role}'")
 
         def read(inputs: Mapping[str, Tensor]) -> list[Any]:
+            self._modules.check()
             values: list[Any] = []
             for role, source in sources:
                 if role == "param":
@@ -107,7 +111,7 @@ class ModelState:
                 elif role == "input":
                     values.append(inputs[source])
                 elif role == "buffer":
-                    values.append(source[0]._buffers[source[1]])
+                    values.append(_live_buffer(*source))
                 else:
                     values.append(source)
             return values
@@ -203,6 +207,20 @@ def _parameter(argument: Argument, model: nn.Module, ranks: RankMesh, axes: Sequ
         shape = tuple(live.shape)
         spec = torch_compat.tensor_spec(mesh, placements_of(argument, ranks.mesh, axes), shape, live.dtype)
     return ParameterShard(argument, owners, ranks, spec, axes)
+
+
+_LIVE = ("param", "buffer")
+
+
+def _live_buffer(argument: Argument, module: nn.Module, key: str) -> Tensor:
+    buffer = module._buffers.get(key)
+    if buffer is None or buffer.dtype is not torch_dtype(argument.type.dtype):
+        found = "None" if buffer is None else str(tensor_type(buffer))
+        raise RuntimeFault(
+            f"buffer '{argument.name}': the step was compiled for {argument.type}, got: {found}: it was changed after "
+            "compile; change it back, or compile again"
+        )
+    return buffer
 
 
 def _buffer(argument: Argument, model: nn.Module) -> Owner:

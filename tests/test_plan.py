@@ -12,6 +12,7 @@ import pytest
 from hpir.dialect.parsing import parse_module
 from hpir.errors import PlanError
 from hpir.ir_passes.pass_manager import expand_pipeline, run_passes
+from hpir.ir_passes.pipeline_text import Place, parse_options, parse_pipeline, split_list
 from hpir.mesh import Mesh
 from hpir.plan import Plan
 
@@ -340,3 +341,23 @@ def test_a_plan_needs_neither_torch_nor_mlir() -> None:
         "assert not {'torch', 'torch_mlir'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("pattern", ("[a", "a b", "a,b", "{a}", 'a"', "it's", "a]", "("))
+@pytest.mark.parametrize("others", ([], ["layers.*"], ["odd, too"]))
+def test_patterns_reach_the_pass_as_they_are_written(pattern: str, others: list[str]) -> None:
+    plan = Plan.model_validate({"mesh": {"dp": 2}, "fsdp": {"axes": ["dp"], "units": [pattern, *others]}})
+    options = next(item.options for item in parse_pipeline(plan.pipeline()) if item.name == "hp-fsdp")
+    text = next(option.value for option in parse_options(options, Place("", 1)) if option.key == "units")
+    assert text is not None
+    assert split_list(text) == (pattern, *others)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [("", "got an empty one"), ("  ", "got an empty one"), ("a'\"", "a pattern cannot hold both kinds of quotes")],
+)
+@pytest.mark.parametrize("key", ("units", "ignore"))
+def test_patterns_that_are_none_are_refused(key: str, pattern: str, message: str) -> None:
+    with pytest.raises(PlanError, match=f"plan: fsdp.{key}: .*{message}"):
+        Plan.model_validate({"mesh": {"dp": 2}, "fsdp": {"axes": ["dp"], key: [pattern]}})
