@@ -14,6 +14,7 @@ from .errors import CaptureError, HpirError, PassError, PlanError, RuntimeFault
 from .ir_passes.pass_manager import run_passes
 from .lowering.batch_inputs import batch_leaves, split_dims
 from .lowering.batch_rebuild import rebuilder
+from .lowering.dynamic_sizes import read_dynamic
 from .lowering.exported import Exported, export
 from .lowering.source_places import definition_place
 from .lowering.step_module import TrainFunction
@@ -63,6 +64,7 @@ def compile(  # noqa: A001 - the public name is fixed
     plan: Plan | Mapping[str, Any] | None = None,
     backend: str = "eager",
     batch_dims: int | Mapping[str, int | None] = 0,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
     allow: Sequence[str] = (),
     init: Callable[[nn.Module], None] | None = None,
 ) -> Step:
@@ -74,10 +76,12 @@ def compile(  # noqa: A001 - the public name is fixed
     Args:
         model: the model to train.
         train_fn: called as ``train_fn(model, **batch)``; returns the loss or ``(loss, outputs)``.
-        batch: one data rank's whole batch, as every call of the step will have it; it is split into microbatches.
+        batch: one data rank's whole batch, as every call of the step will have it; it is split into microbatches. With
+            a dynamic batch dim and a `WeightedLoss`, microbatches may differ by a row.
         plan: a `Plan` or the same keys as a dict; None for one rank.
         backend: "eager" runs the generated torch code, "inductor" compiles it.
         batch_dims: as for `hpir.export`.
+        dynamic: as for `hpir.export`.
         allow: custom-op namespaces that the model's ops may come from.
         init: for a model on the meta device, called with each module that owns parameters, in place of its own
             `reset_parameters`.
@@ -99,7 +103,7 @@ def compile(  # noqa: A001 - the public name is fixed
     mesh = plan.device_mesh()
     if mesh is not None and mesh.size > 1:
         init_process_group()
-    program, constants = _compiled_once(model, train_fn, batch, plan, batch_dims, allow)
+    program, constants = _compiled_once(model, train_fn, batch, plan, batch_dims, dynamic, allow)
     return Step(program, model, constants=constants, backend=backend, allow=allow, init=init)
 
 
@@ -134,6 +138,7 @@ def _compiled_once(
     batch: Mapping[str, Any],
     plan: Plan,
     batch_dims: int | Mapping[str, int | None],
+    dynamic: Mapping[str, Mapping[int, str]] | None,
     allow: Sequence[str],
 ) -> tuple[Program, dict[str, torch.Tensor]]:
     """Compile on rank 0 and hand the Program and the tensor constants to all; an error there is raised on all."""
@@ -141,8 +146,8 @@ def _compiled_once(
     outcome: list[Any] = [None, None, None]
     if not distributed or dist.get_rank() == 0:
         try:
-            microbatch = _microbatch(batch, plan, batch_dims, definition_place(train_fn))
-            exported = export(model, train_fn, microbatch, batch_dims=batch_dims)
+            part = _microbatch(batch, plan, batch_dims, dynamic, definition_place(train_fn))
+            exported = export(model, train_fn, part, batch_dims=batch_dims, dynamic=dynamic)
             program = compile_program(exported, plan, allow=allow)
             constants = {
                 name: exported.state[name]
@@ -171,20 +176,30 @@ _ERRORS: dict[str, type[HpirError]] = {
 
 
 def _microbatch(
-    batch: Mapping[str, Any], plan: Plan, batch_dims: int | Mapping[str, int | None], source: str
+    batch: Mapping[str, Any],
+    plan: Plan,
+    batch_dims: int | Mapping[str, int | None],
+    dynamic: Mapping[str, Mapping[int, str]] | None,
+    source: str,
 ) -> Mapping[str, Any]:
     """Return the first microbatch of one data rank's batch."""
     count = plan.data.microbatches
     if count == 1:
         return batch
     leaves, _ = batch_leaves(batch, source)
+    dims = split_dims(leaves, batch_dims, source)
+    sizes = read_dynamic(dynamic, leaves, dims, source)
     parts = []
-    for (name, leaf), dim in zip(leaves.items(), split_dims(leaves, batch_dims, source).values(), strict=True):
+    for (name, leaf), dim in zip(leaves.items(), dims.values(), strict=True):
         rows = count if dim is None else leaf.shape[dim]
+        if dim is not None and dim in sizes.dims.get(name, {}):
+            # Any number of rows is an example of all, but for one, which torch takes for a size that is always one.
+            parts.append(leaf.narrow(dim, 0, min(rows, max(2, -(-rows // count)))))
+            continue
         if rows % count:
             raise CaptureError(
                 f"data.microbatches: input '{name}' has {rows} rows along dim {dim}, which do not divide into {count} "
-                "microbatches: choose a divisor"
+                "microbatches: choose a divisor, or name the batch dim in dynamic=... and return hpir.WeightedLoss"
             )
         parts.append(leaf if dim is None else leaf.narrow(dim, 0, rows // count))
     return rebuilder(batch, leaves, source)(parts)

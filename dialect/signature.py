@@ -26,9 +26,11 @@ STATE_ROLES = ("param", "buffer", "constant")
 class ValueInfo:
     """What an argument or a result of a step function is.
 
-    `index` is its position, `type` None only for a size. `names` are the FQNs of a parameter, buffer, constant or
-    gradient, the leaf path of an input or output, and ``("loss",)`` or ``("weight",)``. `sharding` is None where the
-    attribute is absent (replicated). `full_shape` is always filled in: the global shape.
+    `index` is its position; the `type` of a size, which is no tensor, is that of an integer without dims. `names` are
+    the FQNs of a parameter, buffer, constant or gradient, the leaf path of an input or output, and ``("loss",)`` or
+    ``("weight",)``. `sharding` is None where the attribute is absent (replicated). `full_shape` is always filled in:
+    the global shape. `dim_names` has, for an input with dynamic sizes, the name of each dim, empty for a fixed size.
+    `example` is, for a size, what it was when the step was captured: what estimates use.
     """
 
     index: int
@@ -39,6 +41,8 @@ class ValueInfo:
     batch_dim: int | None = None
     sharding: Sharding | None = None
     full_shape: tuple[int | None, ...] = ()
+    dim_names: tuple[str, ...] = ()
+    example: int | None = None
 
     @property
     def name(self) -> str:
@@ -168,6 +172,13 @@ def _read_value(
         if not 0 <= dim < len(type_info.shape):
             raise error_at(function, f"{where}: expected hp.batch_dim < {len(type_info.shape)}, got: {dim_attribute}")
         info = replace(info, batch_dim=dim)
+    if "hp.dim_names" in attributes:
+        info = replace(info, dim_names=_read_dim_names(function, where, info, attributes["hp.dim_names"]))
+    if "hp.example" in attributes:
+        example = attributes["hp.example"]
+        if role != "size" or not isinstance(example, ir.IntegerAttr) or example.value < 0:
+            raise error_at(function, f"{where}: expected hp.example to be the example of a size, got: {example}")
+        info = replace(info, example=example.value)
     if "hp.sharding" in attributes:
         info = _read_sharding(function, where, info, attributes["hp.sharding"], mesh)
     if "hp.full_shape" in attributes:
@@ -178,8 +189,21 @@ def _read_value(
                 f"{where}: expected hp.full_shape to have {len(type_info.shape)} sizes, "
                 f"got: {attributes['hp.full_shape']}",
             )
-        info = replace(info, full_shape=tuple(full))
+        info = replace(info, full_shape=tuple(None if size < 0 else size for size in full))
     return info
+
+
+def _read_dim_names(function: ir.Operation, where: str, info: ValueInfo, attribute: ir.Attribute) -> tuple[str, ...]:
+    names = read_strings(attribute)
+    if names is None or len(names) != len(info.type.shape):
+        raise error_at(
+            function, f"{where}: expected hp.dim_names to have {len(info.type.shape)} names, got: {attribute}"
+        )
+    for dim, (name, size) in enumerate(zip(names, info.type.shape, strict=True)):
+        if bool(name) != (size is None):
+            what = "a name" if size is None else "no name"
+            raise error_at(function, f"{where}: expected {what} in hp.dim_names for dim {dim}, got: {attribute}")
+    return names
 
 
 def _read_names(function: ir.Operation, where: str, role: str, attributes: ir.DictAttr) -> tuple[str, ...]:
@@ -235,6 +259,10 @@ def value_attributes(info: ValueInfo, mesh_name: str = "", mesh: Mesh | None = N
         attributes["hp.trainable"] = ir.UnitAttr.get()
     if info.batch_dim is not None:
         attributes["hp.batch_dim"] = i64_attr(info.batch_dim)
+    if info.dim_names:
+        attributes["hp.dim_names"] = strings_attr(info.dim_names)
+    if info.example is not None:
+        attributes["hp.example"] = i64_attr(info.example)
     if info.sharding is not None:
         attributes["hp.sharding"] = sharding_attr(mesh_name, info.sharding)
         if mesh is not None:

@@ -42,6 +42,7 @@ class HpVerifyLevel(ModulePass):
     12. V12, level "spmd": gradients and loss are reduced by "avg" with a plain loss, by "sum" where the function
         returns a weight.
     13. V13, level "spmd": over the data axes a gradient is split as its parameter is.
+    14. V14: every dim that changes has a name (`hp.dim_names`), and these names and those in `hp.guards` are sizes.
 
     The data axes are those that split the batch dims of the inputs; where no input is split, those over which any
     gradient is reduced. Axes of size 1 are passed over.

@@ -22,6 +22,7 @@ from .batch_inputs import batch_leaves, split_dims
 from .batch_rebuild import rebuilder
 from .capture_errors import DATA_DEPENDENT, capture_errors, quiet
 from .checkpoint_regions import check_regions
+from .dynamic_sizes import Dynamic, read_dynamic
 from .effect_tokens import drop_tokens
 from .graph_checks import changed_before_backward, check_assignments, check_graph
 from .joint_graph import JointGraph, assemble
@@ -36,7 +37,11 @@ from .tracing_modes import check_autocast, tracing_modes
 
 
 def capture(
-    model: nn.Module, train_fn: TrainFunction, batch: Mapping[str, Any], batch_dims: int | Mapping[str, int | None]
+    model: nn.Module,
+    train_fn: TrainFunction,
+    batch: Mapping[str, Any],
+    batch_dims: int | Mapping[str, int | None],
+    dynamic: Dynamic | None = None,
 ) -> JointGraph:
     """Capture one step; see `hpir.export` for the arguments.
 
@@ -49,18 +54,20 @@ def capture(
     leaves, static_inputs = batch_leaves(batch, source)
     check_arguments(train_fn, batch, source)
     dims = split_dims(leaves, batch_dims, source)
+    sizes = read_dynamic(dynamic, leaves, dims, source)
     step = StepModule(model, train_fn, rebuilder(batch, leaves, source))
     with capture_errors(source), quiet(), unchanged(model), tracing_modes(source), ExitStack() as stack:
         # Sizes and Python numbers are what they are, also where dynamo saw others in an earlier capture.
         stack.enter_context(dynamo_config.patch(specialize_float=True, automatic_dynamic_shapes=False))
         leaves = stack.enter_context(fake_where_meta(model, leaves))
         # In memory of their own and contiguous: the IR knows no strides, and no inputs that share memory.
-        example = tuple(torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device) for leaf in leaves.values())
+        example = {n: torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device) for n, leaf in leaves.items()}
+        stack.enter_context(sizes.tracing(example))
         # Dynamo comes first: it runs none of the user's Python, and knows what the step does besides computing tensors.
         fault: Exception | None = None
         try:
             with watched(train_fn) as effects:
-                captured = dynamo_graph_capture_for_export(step)(*example)
+                captured = dynamo_graph_capture_for_export(step)(*example.values())
         except (AssertionError, SyntaxError) as error:
             fault = error
         if fault is not None:
@@ -77,17 +84,19 @@ def capture(
         except DATA_DEPENDENT:
             # Dynamo had no use for the value, or reads it when the step runs: without outputs, no more is to be learnt.
             with watched(train_fn):
-                loss_only = step.returns_loss_only(example)
+                loss_only = step.returns_loss_only(tuple(example.values()))
             if not loss_only:
                 raise
         fake_mode = captured.meta["fake_mode"]
         with tracing(TracingContext(fake_mode)), changed_before_backward(captured):
-            static = tuple(fake_mode.from_tensor(leaf, static_shapes=True) for leaf in example)
-            joint = aot_export_joint_with_descriptors(stack, captured, static)
+            inputs = sizes.fake_inputs(fake_mode, example, captured)
+            joint = aot_export_joint_with_descriptors(stack, captured, inputs)
         graph_module = joint.graph_module
+        guards = sizes.guards(fake_mode, source)
     drop_tokens(graph_module)
     check_graph(graph_module, list(leaves), results, source)
-    assembled = assemble(graph_module, model, list(leaves), dims, results, source)
+    assembled = assemble(graph_module, model, list(leaves), dims, results, source, sizes)
+    assembled.guards = guards
     assembled.output_tree = results.tree
     assembled.static_inputs = static_inputs
     assembled.source = source

@@ -104,7 +104,8 @@ def _rows(function: Function, leaves: Mapping[str, Any], rank: int, ranks: int) 
     parts = {}
     for name, leaf in leaves.items():
         dim = dims.get(name)
-        parts[name] = leaf if dim is None or not isinstance(leaf, torch.Tensor) else leaf.chunk(ranks, dim)[rank]
+        whole = dim is None or not isinstance(leaf, torch.Tensor)
+        parts[name] = leaf if whole else leaf.tensor_split(ranks, dim)[rank]
     return nest_leaves(parts)
 
 
@@ -128,7 +129,7 @@ def random_state(program: Program, seed: int = 0) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     state: dict[str, torch.Tensor] = {}
     for argument in program.entry(0).arguments:
-        if argument.role == "input":
+        if argument.role in ("input", "size"):
             continue
         type_ = TensorType(argument.full_shape, argument.type.dtype)
         tensor = _random(type_, generator) * (0.1 if argument.role == "param" else 1)
@@ -142,11 +143,17 @@ def random_batch(program: Program, seed: int = 0) -> dict[str, Any]:
     Python values are those compiled in.
     """
     generator = torch.Generator().manual_seed(seed)
-    leaves: dict[str, Any] = {
-        argument.name: _random(TensorType(argument.full_shape, argument.type.dtype), generator)
-        for argument in program.entry(0).arguments
-        if argument.role == "input"
-    }
+    arguments = program.entry(0).arguments
+    examples = {argument.name: argument.example or 2 for argument in arguments if argument.role == "size"}
+    leaves: dict[str, Any] = {}
+    for argument in arguments:
+        if argument.role == "input":
+            shape = list(argument.full_shape)
+            for dim, name in enumerate(argument.dim_names):
+                if name:
+                    parts = program.mesh.count(program.data_axes) * program.microbatches
+                    shape[dim] = examples[name] * (parts if dim == argument.batch_dim else 1)
+            leaves[argument.name] = _random(TensorType(tuple(shape), argument.type.dtype), generator)
     return nest_leaves({**leaves, **program.static_inputs})
 
 

@@ -13,10 +13,9 @@ from torch.fx import GraphModule
 from torch_mlir import ir
 
 from ..collection import collection_paused
-from ..errors import CaptureError, RuntimeFault
+from ..errors import RuntimeFault
 from .capture import capture
 from .import_graph import import_joint
-from .source_places import definition_place
 from .step_module import TrainFunction
 
 
@@ -73,8 +72,9 @@ def export(
             and must be the same in every batch; nested in mappings, lists, tuples and dataclasses.
         batch_dims: the dim that microbatches and data ranks split, for all inputs, or by path of an input or of a
             container (None: given whole to each). 0-d inputs are given whole.
-        dynamic: dims whose sizes may change from step to step, by input. This version compiles for fixed sizes and
-            refuses any.
+        dynamic: names of the dims whose sizes may change from step to step, by input: ``{"ids": {1: "seq"}}``. One name
+            is one size wherever it is given; a batch dim's name is that of every input's. What the step takes for
+            granted of them (``seq <= 32``) is checked before each step.
 
     Returns:
         An `Exported` with the module at level "joint".
@@ -86,11 +86,5 @@ def export(
         >>> exported = hpir.export(model, lambda model, x, y: F.mse_loss(model(x), y), {"x": x, "y": y})
         >>> print(exported.module)
     """
-    if dynamic:
-        name = next(iter(dynamic))
-        raise CaptureError(
-            f"{definition_place(train_fn)}: dynamic: this version compiles for fixed sizes; leave out '{name}' and "
-            "export once per size"
-        )
-    joint = capture(model, train_fn, batch, batch_dims)
+    joint = capture(model, train_fn, batch, batch_dims, dynamic)
     return Exported(import_joint(joint), joint.state, joint.graph_module)

@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 from torch_mlir import ir
 from torch_mlir.extras.fx_importer import FxImporter, FxImporterHooks, GraphNodeImporter
 
-from ..dialect.attributes import i64_attr
+from ..dialect.attributes import i64_attr, strings_attr
 from ..dialect.context import make_context
 from ..dialect.levels import set_level
 from ..dialect.signature import Signature, ValueInfo, write_signature
@@ -127,6 +127,8 @@ def import_joint(joint: JointGraph, *, context: ir.Context | None = None) -> ir.
         if joint.output_tree is not None:
             function.attributes["hp.output_tree"] = ir.StringAttr.get(json.dumps(joint.output_tree))
         write_static_inputs(function, joint.static_inputs)
+        if joint.guards:
+            function.attributes["hp.guards"] = strings_attr(joint.guards)
     set_level(module.operation, "joint")
     module.operation.verify()
     return module
@@ -134,7 +136,11 @@ def import_joint(joint: JointGraph, *, context: ir.Context | None = None) -> ir.
 
 def _info(index: int, described: Described, node: Node) -> ValueInfo:
     value = node.meta["val"]
-    type_ = TensorType(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+    if described.role == "size":
+        type_ = TensorType((), "int64")
+    else:
+        shape = tuple(size if isinstance(size, int) else None for size in value.shape)
+        type_ = TensorType(shape, str(value.dtype).removeprefix("torch."))
     return ValueInfo(
         index=index,
         role=described.role,
@@ -142,6 +148,8 @@ def _info(index: int, described: Described, node: Node) -> ValueInfo:
         names=described.names,
         trainable=described.trainable,
         batch_dim=described.batch_dim,
+        dim_names=described.dim_names,
+        example=described.example,
         full_shape=type_.shape,
     )
 

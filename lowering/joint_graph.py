@@ -23,6 +23,7 @@ from torch.fx import GraphModule, Node
 
 from ..errors import CaptureError
 from ..runtime.program import Arg
+from .dynamic_sizes import DynamicSizes, lift_sizes
 from .normalize import normalize, place_of
 from .shared_memory import check_constant
 from .source_places import last_user_place
@@ -37,6 +38,8 @@ class Described:
     names: tuple[str, ...]
     trainable: bool = False
     batch_dim: int | None = None
+    dim_names: tuple[str, ...] = ()
+    example: int | None = None
 
 
 @dataclass
@@ -52,6 +55,7 @@ class JointGraph:
         output_tree: structure of the extra outputs (see `runtime.trees`), None without any.
         static_inputs: the Python values of the batch by path, as a Program keeps them.
         source: ``file:line`` of the step function.
+        guards: what is taken for granted of the dynamic sizes (see `runtime.size_guards`).
     """
 
     graph_module: GraphModule
@@ -61,6 +65,7 @@ class JointGraph:
     output_tree: Any = None
     static_inputs: dict[str, Arg] = field(default_factory=dict)
     source: str = ""
+    guards: tuple[str, ...] = ()
 
 
 def assemble(
@@ -70,6 +75,7 @@ def assemble(
     dims: Mapping[str, int | None],
     step_results: StepResults,
     source: str,
+    sizes: DynamicSizes | None = None,
 ) -> JointGraph:
     """Order placeholders and outputs, merge ties, fold the tangent, lift constants, drop what is None."""
     graph = graph_module.graph
@@ -101,6 +107,8 @@ def assemble(
             )
         else:
             raise CaptureError(f"{source}: cannot capture an input of kind {type(description).__name__}")
+    sizes = sizes if sizes is not None else DynamicSizes()
+    lifted = lift_sizes(graph_module, sizes)
     constants = _lift_constants(graph_module, model)
     state.update(constants.values_by_name)
 
@@ -121,9 +129,13 @@ def assemble(
     for name, node in constants.nodes.items():
         order.append(node)
         arguments.append(Described("constant", (name,)))
+    for name, node in lifted.items():
+        order.append(node)
+        arguments.append(Described("size", (name,), example=sizes.examples[name]))
     for index, name in enumerate(inputs):
         order.append(plain[index])
-        arguments.append(Described("input", (name,), batch_dim=dims[name]))
+        names = sizes.dim_names(name, plain[index].meta["val"].dim())
+        arguments.append(Described("input", (name,), batch_dim=dims[name], dim_names=names))
     for node in reversed(order):
         first = next(iter(graph.nodes))
         if node is not first:

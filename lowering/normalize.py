@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -112,14 +114,16 @@ def _expand_view_list(node: Node) -> None:
     assert isinstance(dim, int)
     values = list(node.meta["val"])
     dim %= source.meta["val"].dim()
-    offset = 0
     pieces: list[tuple[Any, tuple[Any, ...], torch.Tensor]] = []
-    for index, value in enumerate(values):
-        if node.target is aten.unbind.int:
-            pieces.append((aten.select.int, (source, dim, index), value))
-        else:
-            pieces.append((aten.slice.Tensor, (source, dim, offset, offset + value.shape[dim], 1), value))
-            offset += value.shape[dim]
+    if node.target is aten.unbind.int:
+        pieces = [(aten.select.int, (source, dim, index), value) for index, value in enumerate(values)]
+    else:
+        ends = _ends(node, [value.shape[dim] for value in values])
+        begins = [0, *ends[:-1]]
+        pieces = [
+            (aten.slice.Tensor, (source, dim, begin, end, 1), value)
+            for begin, end, value in zip(begins, ends, values, strict=True)
+        ]
     for user in list(node.users):
         if user.target is operator.getitem:
             position = user.args[1]
@@ -128,6 +132,29 @@ def _expand_view_list(node: Node) -> None:
             user.replace_all_uses_with(_piece(node, target, args, value))
             node.graph.erase_node(user)
     node.graph.erase_node(node)
+
+
+def _ends(node: Node, sizes: Sequence[Any]) -> list[Any]:
+    """Return where each piece of a split ends: integers, or nodes where sizes are known only at run time."""
+    if all(isinstance(size, int) for size in sizes):
+        return list(itertools.accumulate(sizes))
+    given = node.args[1] if len(node.args) > 1 else next(iter(node.kwargs.values()))
+    listed = given if isinstance(given, (list, tuple)) else [given] * len(sizes)
+    ends: list[Any] = [listed[0]]
+    for size in listed[1:]:
+        # The last piece of equal ones may be shorter; a slice ends where the tensor does.
+        ends.append(_sum(node, ends[-1], size))
+    return ends
+
+
+def _sum(node: Node, left: Any, right: Any) -> Any:
+    if isinstance(left, int) and isinstance(right, int):
+        return left + right
+    values = [item.meta["val"] if isinstance(item, Node) else item for item in (left, right)]
+    with node.graph.inserting_before(node):
+        total = node.graph.call_function(operator.add, (left, right))
+    total.meta = {**node.meta, "val": values[0] + values[1]}
+    return total
 
 
 _VIEW_LISTS = {

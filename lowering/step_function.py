@@ -12,7 +12,9 @@ from dataclasses import replace
 from ..errors import PlanError
 from ..mesh import Mesh
 from ..runtime.program import Arg, Argument, Function, Op, Ref, Result, TensorType
+from ..runtime.sizes import batch_size_name
 from .step_totals import StepTotals
+from .uneven_gather import gather_uneven
 
 _KEPT = {"hp.send", "aten._linalg_check_errors.default"}
 
@@ -119,10 +121,12 @@ class _Entry:
     def calls(self) -> list[list[int]]:
         """Call the callee once per microbatch, buffers threaded through; return each call's results."""
         buffers = {argument.name: index for index, argument in enumerate(self.arguments) if argument.role == "buffer"}
+        rows = batch_size_name(argument for argument in self.arguments if argument.role == "input")
         current = dict(buffers)
         calls = []
         for microbatch in range(self.microbatches):
             operands: list[Arg] = []
+            part_rows: Arg = None
             for index, argument in enumerate(self.arguments):
                 if argument.role == "buffer":
                     operands.append(Ref(current[argument.name]))
@@ -136,8 +140,14 @@ class _Entry:
                         dim=argument.batch_dim,
                     )
                     operands.append(Ref(part))
+                    if rows and part_rows is None:
+                        part_rows = Ref(self._size(part, argument.batch_dim))
                 else:
                     operands.append(Ref(index))
+            if part_rows is not None:
+                for index, argument in enumerate(self.arguments):
+                    if argument.role == "size" and argument.name == rows:
+                        operands[index] = part_rows
             results = self.emit(
                 "call",
                 operands,
@@ -150,6 +160,11 @@ class _Entry:
                     current[result.name] = value
             calls.append(results)
         return calls
+
+    def _size(self, value: int, dim: int) -> int:
+        """Return the size of a tensor along `dim`, a value that is an integer."""
+        (size,) = self.emit("aten.size.int", (Ref(value), dim), (None,))
+        return size
 
     def train(self) -> Function:
         """Build the training entry: loss and gradients of the whole step (see `StepTotals`), and the new buffers."""
@@ -183,7 +198,9 @@ class _Entry:
         elif len(values) > 1 and dim is not None:
             type_ = TensorType(_scaled(type_.shape, dim, len(values)), type_.dtype)
             (value,) = self.emit("aten.cat.default", (tuple(Ref(v) for v in values), dim), (type_,))
-        if ranks > 1 and dim is not None:
+        if ranks > 1 and dim is not None and None in type_.shape:
+            value, type_ = gather_uneven(self.emit, value, type_, dim, self.data_axes)
+        elif ranks > 1 and dim is not None:
             type_ = TensorType(_scaled(type_.shape, dim, ranks), type_.dtype)
             (future,) = self.emit("hp.all_gather", (Ref(value),), (None,), axes=self.data_axes, dims=(dim,))
             (value,) = self.emit("hp.wait", (Ref(future),), (type_,))

@@ -89,6 +89,9 @@ def to_program(
     tree = None
     if "hp.output_tree" in function.attributes:
         tree = json.loads(ir.StringAttr(function.attributes["hp.output_tree"]).value)
+    guards: tuple[str, ...] = ()
+    if "hp.guards" in function.attributes:
+        guards = read_strings(function.attributes["hp.guards"]) or ()
     functions, train, evaluate = assemble(step, mesh, data_axes, microbatches)
     if reference is not None:
         joint = lower_function(_only_function(reference.operation), mesh)
@@ -104,6 +107,7 @@ def to_program(
         seed=seed,
         output_tree=tree,
         static_inputs=read_static_inputs(function),
+        guards=guards,
         text=str(module),
     )
     program.validate(allow=allow)
@@ -150,7 +154,17 @@ def _type(type_: IRTensorType) -> TensorType:
 
 def _argument(info: ValueInfo) -> Argument:
     sharding = info.sharding if info.sharding is not None else ((),) * len(info.type.shape)
-    return Argument(_type(info.type), info.role, info.names, info.trainable, info.batch_dim, sharding, info.full_shape)
+    return Argument(
+        _type(info.type),
+        info.role,
+        info.names,
+        info.trainable,
+        info.batch_dim,
+        sharding,
+        info.full_shape,
+        info.dim_names,
+        info.example,
+    )
 
 
 def _result(info: ValueInfo, value: int) -> Result:

@@ -56,6 +56,8 @@ def program_aliases(program: Program, names: Iterable[str]) -> dict[str, Aliases
 def _returns_operand(target: str) -> bool:
     """Tell whether an operator's result may be one of its operands, or a view of one."""
     operator = resolve(target)
+    if not any("Tensor" in str(result.type) for result in operator._schema.returns):
+        return False
     return (
         target in _SILENT_VIEWS
         or any(result.alias_info is not None for result in operator._schema.returns)

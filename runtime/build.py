@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import linecache
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +23,7 @@ from .graph import argument_types, build_graph, draw_inputs
 from .operators import torch_dtype
 from .program import Function, Program
 from .python_text import reachable_functions, write_module
+from .specialize import has_dynamic_sizes, specialize
 
 BACKENDS = ("eager", "inductor")
 
@@ -106,27 +108,41 @@ def _calls(function: Function) -> bool:
 
 
 class _Compiled:
-    """One function, compiled by Inductor when it is first called."""
+    """One function, compiled by Inductor when it is first called; one of dynamic sizes once for each set of sizes."""
 
     def __init__(self, program: Program, name: str, ops: RankOps, owned: Sequence[bool]):
         self._program = program
         self._owned = owned
         self._function = program.functions[name]
         self._ops = ops
-        self._compiled: Callee | None = None
-        # Refused here already, not at the first call.
-        argument_types(self._function)
+        self._dynamic = has_dynamic_sizes(self._function)
+        self._made: dict[Any, tuple[Function, Callee]] = {}
+        if not self._dynamic:
+            # Refused here already, not at the first call.
+            argument_types(self._function)
+
+    def _callee(self, arguments: list[Any]) -> tuple[Function, Callee]:
+        """Return the compiled function for these arguments; sizes are taken out of the list."""
+        key: Any = None
+        if self._dynamic:
+            key = tuple(value if isinstance(value, int) else tuple(value.shape) for value in arguments)
+        made = self._made.get(key)
+        if made is None:
+            function = specialize(self._function, key) if self._dynamic else self._function
+            made = self._made[key] = function, self._compile(function)
+        if self._dynamic:
+            arguments[:] = [value for value in arguments if not isinstance(value, int)]
+        return made
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
-        arguments += draw_inputs(self._function, self._ops)
-        if self._compiled is None:
-            self._compiled = self._compile()
+        function, compiled = self._callee(arguments)
+        arguments += draw_inputs(function, self._ops)
         # The compiled code reads memory as laid out row by row.
         for position, argument in enumerate(arguments):
             if not argument.is_contiguous():
                 arguments[position] = argument.contiguous()
         memory = {_memory(argument) for argument in arguments}
-        results = list(self._compiled(arguments))
+        results = list(compiled(arguments))
         # It may give one tensor for two equal results, or an argument for a result that equals it.
         for position, (result, owned) in enumerate(zip(results, self._owned, strict=True)):
             if owned and _memory(result) in memory:
@@ -134,8 +150,9 @@ class _Compiled:
             memory.add(_memory(result))
         return results
 
-    def _compile(self) -> Callee:
-        graph_module = build_graph(self._program, self._function.name, self._ops)
+    def _compile(self, function: Function) -> Callee:
+        program = replace(self._program, functions={**self._program.functions, function.name: function})
+        graph_module = build_graph(program, function.name, self._ops)
         with FakeTensorMode():
             inputs: list[Tensor] = [
                 torch.empty(
@@ -143,7 +160,7 @@ class _Compiled:
                     dtype=torch_dtype(type_.dtype),
                     device=self._ops.device,
                 )
-                for type_ in argument_types(self._function)
+                for type_ in argument_types(function)
             ]
         try:
             return torch_compat.compile_graph(graph_module, inputs)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import RuntimeFault, nearest
 from ..mesh import Mesh, Sharding, shard_spans
-from .collective_math import shard_slice
+from .collective_math import microbatch_slice, shard_slice
 from .operators import describe, dtype_name, tensor_type, torch_dtype
 from .program import Arg, Argument, Function, Result, TensorType
 from .static_inputs import describe_leaf, refuse_gradients, take_static
@@ -129,6 +129,8 @@ def check_batch(
         for argument in function.arguments
         if argument.role not in STATE_ROLES
     }
+    measured = {name for argument in inputs.values() for name in argument.dim_names}
+    inputs = {name: argument for name, argument in inputs.items() if argument.role != "size" or name not in measured}
     unexpected = [name for name in leaves if name not in inputs]
     missing = [name for name in inputs if name not in leaves]
     if missing:
@@ -181,7 +183,10 @@ def local_piece(
     """Return one rank's piece of a global tensor in new memory, in the argument's dtype, padded with zeros."""
     piece = tensor.detach()
     for dim, (axes, position) in enumerate(zip(dim_axes(argument), positions, strict=True)):
-        if axes:
+        if axes and argument.type.shape[dim] is None:
+            # Rows of a batch: nothing is padded, ranks have what there is.
+            piece = microbatch_slice(piece, position, mesh.count(axes), dim)
+        elif axes:
             piece = shard_slice(piece, dim, mesh.sizes(axes), position)
     return piece.to(device=device, dtype=torch_dtype(argument.type.dtype)).clone(memory_format=torch.contiguous_format)
 

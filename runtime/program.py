@@ -101,7 +101,8 @@ class Argument:
     """A function argument, with what the IR says about it (`hp.role`, `hp.fqn`, ...). `type` is local to a rank.
 
     `full_shape` is the global shape. `sharding` has one tuple of mesh axes per dim. `batch_dim` is the dim that
-    microbatches and data axes split, None for an input given whole to each.
+    microbatches and data axes split, None for an input given whole to each. `dim_names` has, for an input with dynamic
+    sizes, the name of each dim, empty for a fixed size; `example` is, for a size, what it was at the capture.
     """
 
     type: TensorType
@@ -111,6 +112,8 @@ class Argument:
     batch_dim: int | None = None
     sharding: Sharding = ()
     full_shape: tuple[int | None, ...] = ()
+    dim_names: tuple[str, ...] = ()
+    example: int | None = None
 
     @property
     def name(self) -> str:
@@ -163,6 +166,8 @@ class Program:
         output_tree: structure of the extra outputs: a result's name (a leaf), None, ``{"dict": {key: tree}}``,
             ``{"list": [tree]}`` or ``{"tuple": [tree]}``.
         static_inputs: inputs that are Python values, by path: compiled in, and the same in every batch.
+        guards: what is taken for granted of the dynamic sizes of one microbatch, such as ``seq <= 32`` (see
+            `size_guards`).
         text: the MLIR this Program was made from, for people.
     """
 
@@ -177,6 +182,7 @@ class Program:
     seed: int = 0
     output_tree: Any = None
     static_inputs: dict[str, Arg] = field(default_factory=dict)
+    guards: tuple[str, ...] = ()
     text: str = ""
 
     @property

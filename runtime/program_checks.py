@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from ..errors import PlanError, RuntimeFault
 from ..mesh import Mesh
 from .program import HP_TARGETS, Argument, Function, Program, Result
+from .size_guards import Guard
 
 # Operators of allowed namespaces that reach outside the tensors they are given.
 _REFUSED = frozenset({"aten.from_file", "aten._from_file", "aten.save", "aten.load"})
@@ -29,10 +30,24 @@ def check_program(program: Program, allow: Iterable[str], where: str) -> None:
         for name in names:
             if name not in program.functions:
                 raise RuntimeFault(f"{where}: {kind}: no function '{name}'")
+    _validate_guards(program, where)
     for function in program.functions.values():
         _validate_signature(function, program.mesh, where)
         _validate_function(function, program.functions, namespaces, where)
     _validate_calls(program.functions, where)
+
+
+def _validate_guards(program: Program, where: str) -> None:
+    for name in (*program.train, *program.evaluate):
+        sizes = {argument.name for argument in program.functions[name].arguments if argument.role == "size"}
+        for text in program.guards:
+            try:
+                guard = Guard.parse(text)
+            except RuntimeFault as fault:
+                raise RuntimeFault(f"{where}: {fault}") from None
+            unknown = [size for size in guard.names if size not in sizes]
+            if unknown:
+                raise RuntimeFault(f"{where}: guard '{text}': '{name}' has no size '{unknown[0]}'")
 
 
 def _validate_signature(function: Function, mesh: Mesh, where: str) -> None:
@@ -43,6 +58,8 @@ def _validate_signature(function: Function, mesh: Mesh, where: str) -> None:
             raise RuntimeFault(f"{place}: sharding or full shape does not have {rank} dims")
         if value.batch_dim is not None and not 0 <= value.batch_dim < rank:
             raise RuntimeFault(f"{place}: expected batch_dim < {rank}, got: {value.batch_dim}")
+        if isinstance(value, Argument) and len(value.dim_names) not in (0, rank):
+            raise RuntimeFault(f"{place}: expected {rank} dim names, got: {len(value.dim_names)}")
         try:
             for axes in value.sharding:
                 mesh.sizes(axes)

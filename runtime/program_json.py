@@ -178,6 +178,10 @@ def _encode_argument(argument: Argument) -> dict[str, Any]:
         encoded["trainable"] = True
     if argument.batch_dim is not None:
         encoded["batch_dim"] = argument.batch_dim
+    if argument.dim_names:
+        encoded["dim_names"] = list(argument.dim_names)
+    if argument.example is not None:
+        encoded["example"] = argument.example
     return encoded
 
 
@@ -190,6 +194,8 @@ def _decode_argument(encoded: Any) -> Argument:
         batch_dim=_optional_int(encoded.get("batch_dim")),
         sharding=_sharding(encoded["sharding"]),
         full_shape=_shape(encoded["full_shape"]),
+        dim_names=tuple(map(str, encoded.get("dim_names", ()))),
+        example=_optional_int(encoded.get("example")),
     )
 
 
@@ -262,6 +268,8 @@ def encode_program(program: Program) -> dict[str, Any]:
     }
     if program.static_inputs:
         encoded["static_inputs"] = {name: _encode_arg(value) for name, value in program.static_inputs.items()}
+    if program.guards:
+        encoded["guards"] = list(program.guards)
     return encoded
 
 
@@ -303,6 +311,7 @@ def decode_program(encoded: Mapping[str, Any]) -> Program:
         seed=int(encoded["seed"]),
         output_tree=encoded["output_tree"],
         static_inputs={str(name): _decode_static(value) for name, value in encoded.get("static_inputs", {}).items()},
+        guards=tuple(map(str, encoded.get("guards", ()))),
     )
 
 

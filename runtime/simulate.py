@@ -30,6 +30,7 @@ from .operators import describe, dtype_name
 from .precision import program_in_dtype
 from .program import Argument, Function, Program, Result
 from .random import RandomContext
+from .sizes import SizeReader, check_data_ranks
 from .trees import build_outputs
 
 
@@ -158,6 +159,8 @@ class _Simulation:
             **check_state(distinct, mesh, state, floating),
         }
         exchange = Exchange(mesh, isolate=self.compiled.mutates)
+        for function in distinct:
+            check_data_ranks(program, function.arguments, whole)
         pieces = _Pieces(self, whole)
         ranks: list[RankInterpreter] = []
         running: list[Generator[Future, None, list[Any]]] = []
@@ -171,7 +174,7 @@ class _Simulation:
                 observe=observe,
                 check_types=self.check_types,
             )
-            arguments = [pieces.of(rank, argument) for argument in function.arguments]
+            arguments = pieces.arguments(rank, function)
             ranks.append(interpreter)
             running.append(interpreter.run(self.compiled.function(function.name), arguments))
             del arguments
@@ -188,11 +191,30 @@ class _Pieces:
         self._simulation = simulation
         self._whole = whole
         self._made: dict[tuple[str, str, tuple[int, ...]], Tensor] = {}
+        self._readers: dict[str, SizeReader] = {}
 
-    def of(self, rank: int, argument: Argument) -> Any:
+    def arguments(self, rank: int, function: Function) -> list[Any]:
+        """Return the arguments of a rank's entry, sizes read from its inputs."""
+        values = {a.name: self._of(rank, a) for a in function.arguments if a.role == "input"}
+        sizes: dict[str, int] = {}
+        if any(argument.role == "size" for argument in function.arguments):
+            reader = self._readers.get(function.name)
+            if reader is None:
+                reader = self._readers[function.name] = SizeReader(self._simulation.program, function)
+            try:
+                sizes = reader.read({**self._whole, **values})
+            except RuntimeFault as fault:
+                raise RuntimeFault(f"rank {rank}: {fault}") from None
+        listed: list[Any] = []
+        for argument in function.arguments:
+            if argument.role == "size":
+                listed.append(sizes[argument.name])
+            else:
+                listed.append(values[argument.name] if argument.role == "input" else self._of(rank, argument))
+        return listed
+
+    def _of(self, rank: int, argument: Argument) -> Any:
         value = self._whole[argument.name]
-        if argument.role == "size":
-            return value
         mesh, device = self._simulation.program.mesh, self._simulation.device
         positions = local_positions(argument, mesh, rank)
         if self._simulation.compiled.mutates:

@@ -19,8 +19,9 @@ from .device import RankMesh, init_process_group, rank_device, required_channels
 from .gradients import clip_gradients
 from .initialize import InitFunction
 from .operators import torch_dtype
-from .program import Arg, Function, Program, Result
+from .program import Function, Program, Result
 from .random import RandomContext
+from .sizes import SizeReader
 from .state import ModelState
 from .static_inputs import describe_leaf, refuse_gradients, take_static
 from .trees import build_outputs, flatten_batch
@@ -83,8 +84,7 @@ class Step:
         self._evaluate = self._entry(evaluate)
 
     def _entry(self, function: Function) -> _Entry:
-        owned = self._executable.aliases[function.name].owned
-        return _Entry(function, self._state, owned, self.program.static_inputs)
+        return _Entry(self.program, function, self._state, self._executable.aliases[function.name].owned)
 
     def __call__(self, **batch: Any) -> Tensor:
         """Run forward and backward on one batch; gradients are added to ``.grad`` of the parameters.
@@ -214,15 +214,17 @@ class Step:
 class _Entry:
     """A function that a rank enters, with what reads its arguments."""
 
-    def __init__(self, function: Function, state: ModelState, owned: Sequence[bool], static: Mapping[str, Arg]):
+    def __init__(self, program: Program, function: Function, state: ModelState, owned: Sequence[bool]):
         self.function = function
-        self._static = static
+        self._static = program.static_inputs
         self.read = state.reader(function)
         self.owned = owned
+        self._sizes = SizeReader(program, function)
+        measured = {name for argument in function.arguments for name in argument.dim_names}
         self._expected = {
             argument.name: (argument.type.shape, torch_dtype(argument.type.dtype), argument)
             for argument in function.arguments
-            if argument.role in ("input", "size")
+            if argument.role == "input" or (argument.role == "size" and argument.name not in measured)
         }
 
     def inputs(self, batch: Mapping[str, Any], device: torch.device, rank: int) -> dict[str, Any]:
@@ -252,6 +254,11 @@ class _Entry:
         for name, (_, _, argument) in self._expected.items():
             if name not in leaves:
                 raise RuntimeFault(f"rank {rank}: missing input '{name}' of type {argument.type}")
+        if self._sizes.names:
+            try:
+                leaves.update(self._sizes.read(leaves))
+            except RuntimeFault as fault:
+                raise RuntimeFault(f"rank {rank}: {fault}") from None
         return leaves
 
 

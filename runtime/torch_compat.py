@@ -26,6 +26,13 @@ def accelerator_type() -> str | None:
     return None if found is None else found.type
 
 
+def unspecialized_sizes() -> AbstractContextManager[Any]:
+    """Trace dynamic sizes without taking for granted that they are neither 0 nor 1."""
+    config: Any = importlib.import_module("torch.fx.experimental._config")
+    patched: AbstractContextManager[Any] = config.patch(backed_size_oblivious=True)
+    return patched
+
+
 def functional_collectives() -> Any:
     """Return ``torch.ops._c10d_functional``, its operators registered."""
     importlib.import_module("torch.distributed._functional_collectives")

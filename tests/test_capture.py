@@ -157,11 +157,6 @@ def test_batch_dims_of_an_unknown_input_names_the_nearest() -> None:
         hpir.export(nn.Linear(4, 4), lambda model, tokens: model(tokens).mean(), batch, batch_dims={"token": 0})
 
 
-def test_dynamic_sizes_are_refused_and_say_what_to_do() -> None:
-    with pytest.raises(hpir.CaptureError, match=r"fixed sizes; leave out 'x' and export once per size"):
-        hpir.export(nn.Linear(4, 4), mean, {"x": X}, dynamic={"x": {0: "rows"}})
-
-
 def test_a_dtype_without_a_type_is_refused_by_name() -> None:
     batch = {"x": X, "y": torch.zeros(8, dtype=torch.uint16)}
     with pytest.raises(hpir.CaptureError, match="'y' has dtype uint16"):

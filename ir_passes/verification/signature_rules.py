@@ -6,14 +6,17 @@
 - V6: a gradient has all names of a trainable parameter, its type and its sharding; no parameter has two. A frozen one
   has none, and neither has one that the loss does not depend on; any other has one.
 - V7: a new buffer has all names of a buffer, its type and its sharding; no buffer has two.
+- V14: every dim that changes has a name, and the names of dims and those in guards are those of size arguments.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from torch_mlir import ir
 
+from ...dialect.attributes import read_strings
 from ...dialect.signature import STATE_ROLES, Signature, ValueInfo, body_of, function_name, return_of
 from ...dialect.types import FLOAT_DTYPES, tensor_type
 from ...errors import nearest
@@ -30,11 +33,12 @@ def called(function: ir.Operation, side: str, info: ValueInfo) -> str:
 def check_signature(
     function: ir.Operation, signature: Signature, findings: Findings, *, same_sharding: bool = True
 ) -> None:
-    """Check the rules V4 to V7; the sharding of gradients and new buffers only where `same_sharding` says so."""
+    """Check the rules V4 to V7 and V14; the sharding of gradients and buffers only where `same_sharding` says so."""
     _check_names(function, signature, findings)
     _check_loss(function, signature, findings)
     _check_gradients(function, signature, findings, same_sharding)
     _check_buffers(function, signature, findings, same_sharding)
+    _check_sizes(function, signature, findings)
 
 
 def _check_names(function: ir.Operation, signature: Signature, findings: Findings) -> None:
@@ -66,6 +70,33 @@ def _check_loss(function: ir.Operation, signature: Signature, findings: Findings
         if info.type.dtype not in FLOAT_DTYPES:  # V5
             where = called(function, "result", info)
             findings.add(function, f"{where}: expected a floating tensor, got: {info.type}")
+
+
+_GUARD_NAME = re.compile(r"[A-Za-z_]\w*")
+_GUARD_WORDS = frozenset({"and", "or", "not", "min", "max"})
+
+
+def _check_sizes(function: ir.Operation, signature: Signature, findings: Findings) -> None:
+    sizes = [info.name for info in signature.with_role("size")]
+    for info in signature.arguments:
+        where = called(function, "argument", info)
+        if None in info.type.shape and info.role != "input":  # V14
+            findings.add(function, f"{where} is a {info.role}, expected fixed sizes, got: {info.type}")
+        elif None in info.type.shape and not info.dim_names:  # V14
+            findings.add(function, f"{where} has sizes that change but no hp.dim_names")
+        for name in filter(None, info.dim_names):
+            if name not in sizes:  # V14
+                hint = nearest(name, sizes)
+                findings.add(function, f"{where}: hp.dim_names: no argument is the size '{name}'{hint}")
+    guards = read_strings(function.attributes["hp.guards"]) if "hp.guards" in function.attributes else ()
+    if guards is None:  # V14
+        findings.add(
+            function, f"expected hp.guards to be a list of conditions, got: {function.attributes['hp.guards']}"
+        )
+    for guard in guards or ():
+        for name in _GUARD_NAME.findall(guard):
+            if name not in sizes and name not in _GUARD_WORDS:  # V14
+                findings.add(function, f"guard '{guard}': no argument is the size '{name}'{nearest(name, sizes)}")
 
 
 def _check_gradients(function: ir.Operation, signature: Signature, findings: Findings, same_sharding: bool) -> None:
