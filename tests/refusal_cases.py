@@ -564,8 +564,8 @@ def mix_dtypes(model: Net, x: Tensor) -> Any:
     return model.inner(x.double())  # here
 
 
-@forward("tensors are on different devices", "cpu and meta", "move the batch")
-def mix_devices(model: Net, x: Tensor) -> Any:
+@forward("a tensor on the meta device, which has no values", "build the model on a device")
+def use_a_tensor_without_values(model: Net, x: Tensor) -> Any:
     return model.inner(x) + torch.ones(4, device="meta")  # here
 
 

@@ -21,6 +21,7 @@ from refusal_cases import REFUSALS, Net, Refusal, talkative
 from torch import Tensor, nn
 
 import hpir
+from hpir.lowering.advice import reason
 
 # Of torch's machinery, and its advice on switches that have no say in an export.
 INTERNAL = (
@@ -208,6 +209,16 @@ def test_an_error_within_a_library_names_the_users_line_as_well() -> None:
     assert re.match(r".*modeling_bert.py:\d+: cannot capture: ", str(caught.value))
     (line,) = lines_of(train, "# called")
     assert str(caught.value).endswith(f"; called at {__file__}:{line}")
+
+
+def test_tensors_on_two_devices_are_told_apart() -> None:
+    error = RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+    )
+    assert reason(error) == (
+        "tensors are on different devices: at least two devices, cuda:0 and cpu (move the batch, the model and tensors "
+        "made within the step to one device)"
+    )
 
 
 def test_the_command_says_one_line_and_no_more(tmp_path: Path) -> None:
