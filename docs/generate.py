@@ -41,6 +41,11 @@ _ATTRIBUTES: dict[str, list[tuple[str, str, str]]] = {
             "inputs that are Python values, compiled in: a bool, integer, float, string or unit (None), or a "
             "dictionary with the one key `complex`, `dtype`, `enum` or `int` (of more than 64 bits)",
         ),
+        (
+            "`hp.guards`",
+            "list of strings",
+            'what tracing took for granted of the dynamic sizes, such as `"seq <= 32"`; checked before each step',
+        ),
     ],
     "On arguments of a step function:": [
         (
@@ -61,6 +66,12 @@ _ATTRIBUTES: dict[str, list[tuple[str, str, str]]] = {
             "integer",
             "the dim that data ranks and microbatches split; absent: the input is given whole to each",
         ),
+        (
+            "`hp.dim_names`",
+            "list of strings",
+            "of an input with dynamic sizes: the name of each dim's size, empty for a fixed one",
+        ),
+        ("`hp.example`", "integer", "of a size: what it was at the capture, which estimates use"),
         ("`hp.sharding`", "`#hp.sharding`", "which mesh axes split each dim; absent: every rank has all of it"),
         (
             "`hp.full_shape`",
