@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from traceback import FrameSummary
 
+import torch
 from torch._dynamo.exc import TorchDynamoException
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
@@ -234,3 +235,9 @@ def _argument(text: str) -> str:
     except (ValueError, SyntaxError):
         return text
     return _unescaped(str(value[0])) if len(value) == 1 else text
+
+
+def unknown_dtype(what: str, dtype: torch.dtype) -> str:
+    """Return the text for a value of a dtype that the IR cannot spell."""
+    name = str(dtype).removeprefix("torch.")
+    return f"{what} has dtype {name}, which the torch dialect has no type for: convert it before the step"

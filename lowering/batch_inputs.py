@@ -10,10 +10,13 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 
+from ..dialect.types import ELEMENT_TYPES
 from ..errors import CaptureError, RuntimeFault, nearest
+from ..runtime.operators import dtype_name
 from ..runtime.program import Arg
 from ..runtime.static_inputs import hint_for, static_value
 from ..runtime.trees import flatten_batch
+from .advice import unknown_dtype
 
 
 def batch_leaves(batch: Mapping[str, Any], source: str) -> tuple[dict[str, torch.Tensor], dict[str, Arg]]:
@@ -45,7 +48,8 @@ def batch_leaves(batch: Mapping[str, Any], source: str) -> tuple[dict[str, torch
 
 def _check_tensor(name: str, leaf: torch.Tensor, source: str) -> None:
     """Refuse tensors that are more than their values."""
-    where = f"{source}: input '{name}'"
+    what = f"input '{name}'"
+    where = f"{source}: {what}"
     if isinstance(leaf, DTensor):
         raise CaptureError(f"{where} is a DTensor: give this rank's own rows, as a plain tensor (to_local)")
     if type(leaf) not in (torch.Tensor, nn.Parameter, FakeTensor):
@@ -55,6 +59,8 @@ def _check_tensor(name: str, leaf: torch.Tensor, source: str) -> None:
     if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:
         kind = "nested" if leaf.is_nested else "quantized" if leaf.is_quantized else str(leaf.layout)
         raise CaptureError(f"{where} is a tensor of layout {kind}: give its values as dense tensors")
+    if dtype_name(leaf.dtype) not in ELEMENT_TYPES:
+        raise CaptureError(f"{source}: {unknown_dtype(what, leaf.dtype)}")
     if leaf.requires_grad:
         raise CaptureError(
             f"{where} requires gradients, which a compiled step gives to parameters only: give it detached, or make "

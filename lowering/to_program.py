@@ -35,6 +35,7 @@ from ..runtime.program import (
     Result,
     TensorType,
 )
+from .complex_import import CONSTANT as COMPLEX_CONSTANT
 from .literals import literal_data
 from .static_values import read_static_inputs
 from .step_function import assemble, prune
@@ -43,8 +44,16 @@ _DTYPE_NAMES = {code: name for name, code in TORCH_DTYPE_CODES.items()}
 _LAYOUTS = {0: "strided", 1: "sparse_coo"}
 _MEMORY_FORMATS = {0: "contiguous_format", 1: "preserve_format", 2: "channels_last", 3: "channels_last_3d"}
 
-# Layout-dependent views and what they are when values have no strides.
-_RESHAPES = {"aten.view.default": "aten.reshape.default", "aten._unsafe_view.default": "aten.reshape.default"}
+# Views that depend on layout or are computed only when read, and what they are where values have no strides.
+_AS_VALUES = {
+    "aten.view.default": "aten.reshape.default",
+    "aten._unsafe_view.default": "aten.reshape.default",
+    "aten._conj.default": "aten.conj_physical.default",
+    "aten._neg_view.default": "aten.neg.default",
+}
+
+# Operators that read the memory of a dense operand; canonicalize has deleted the copy that made it so.
+_DENSE_OPERAND = frozenset({"aten.view_as_complex.default", "aten.view.dtype"})
 
 # Spellings of the torch dialect that torch itself has under another name, or only as a twin without optional lists.
 _ALIASES = {
@@ -221,12 +230,8 @@ class _FunctionLowering:
         return tuple(numbers), tuple(types)
 
     def _append(self, op: ir.Operation, target: str, args: tuple[Arg, ...], kwargs: dict[str, Arg]) -> None:
-        attributes = op.attributes
-        module = attributes["hp.module"].value if "hp.module" in attributes else ""
-        phase = attributes["hp.phase"].value if "hp.phase" in attributes else ""
         results, types = self._define(op)
-        place = place_of(op.location).removesuffix(":0")
-        self.ops.append(Op(target, args, kwargs, results, types, module, phase, place))
+        self.ops.append(Op(target, args, kwargs, results, types, *_origin(op)))
 
     def _hp(self, op: ir.Operation) -> None:
         kwargs: dict[str, Arg] = {}
@@ -249,6 +254,9 @@ class _FunctionLowering:
 
     def _torch(self, op: ir.Operation) -> None:
         name = op.attributes["name"].value if op.name == "torch.operator" else op.name
+        if name == COMPLEX_CONSTANT:
+            self._complex(op)
+            return
         _, namespace, base, *overload = name.split(".")
         target = f"{namespace}.{base}.{overload[0] if overload else 'default'}"
         target = _ALIASES.get(target, target)
@@ -257,7 +265,30 @@ class _FunctionLowering:
             raise error_at(op, f"torch has no operator '{target}'")
         operands = [self.values[operand] for operand in op.operands]
         args, kwargs = _call_arguments(op, operator, operands)
-        self._append(op, _RESHAPES.get(target, target), args, kwargs)
+        if target in _DENSE_OPERAND:
+            args = (self._contiguous(op, args[0]), *args[1:])
+        self._append(op, _AS_VALUES.get(target, target), args, kwargs)
+
+    def _contiguous(self, op: ir.Operation, operand: Arg) -> Ref:
+        type_ = read_tensor_type(op.operands[0].type)
+        results, types = (self._next,), (None if type_ is None else _type(type_),)
+        self._next += 1
+        self.ops.append(Op("aten.contiguous.default", (operand,), {}, results, types, *_origin(op)))
+        return Ref(results[0])
+
+    def _complex(self, op: ir.Operation) -> None:
+        real, imaginary = (self.values[operand] for operand in op.operands)
+        if not isinstance(real, float) or not isinstance(imaginary, float):
+            raise error_at(op, "expected the parts of a complex number to be constants")
+        self.values[op.results[0]] = complex(real, imaginary)
+
+
+def _origin(op: ir.Operation) -> tuple[str, str, str]:
+    """Return module, phase and source line of an op."""
+    attributes = op.attributes
+    module = attributes["hp.module"].value if "hp.module" in attributes else ""
+    phase = attributes["hp.phase"].value if "hp.phase" in attributes else ""
+    return module, phase, place_of(op.location).removesuffix(":0")
 
 
 _operators: dict[str, Any] = {}
