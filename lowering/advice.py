@@ -81,6 +81,11 @@ _RULES = (
         "zero_grad() is called within the step function",
         "call it after the optimiser's step: gradients accumulate from call to call",
     ),
+    _Rule(
+        r"GradScaler\.(?:scale|unscale_|step|update)",
+        "a GradScaler is used within the step, and its scale changes from step to step",
+        "multiply the loss by an input, and give that scaler.scale(torch.ones(())) at every step",
+    ),
     _Rule(r"graph_break\(\)", "the code asks for a graph break, which a step cannot have", "take it out"),
     _Rule(
         r"compiler\.disable\(\)`d function.*?function `<function ([\w.<>]+)",

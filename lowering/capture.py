@@ -24,6 +24,7 @@ from .capture_errors import DATA_DEPENDENT, capture_errors, quiet
 from .checkpoint_regions import check_regions
 from .dynamic_sizes import Dynamic, read_dynamic
 from .effect_tokens import drop_tokens
+from .grad_scaler import traceable_when_off
 from .graph_checks import changed_before_backward, check_assignments, check_graph
 from .joint_graph import JointGraph, assemble
 from .meta_tensors import fake_where_meta
@@ -59,6 +60,7 @@ def capture(
     with capture_errors(source), quiet(), unchanged(model), tracing_modes(source), ExitStack() as stack:
         # Sizes and Python numbers are what they are, also where dynamo saw others in an earlier capture.
         stack.enter_context(dynamo_config.patch(specialize_float=True, automatic_dynamic_shapes=False))
+        stack.enter_context(traceable_when_off())
         leaves = stack.enter_context(fake_where_meta(model, leaves))
         # In memory of their own and contiguous: the IR knows no strides, and no inputs that share memory.
         example = {n: torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device) for n, leaf in leaves.items()}

@@ -139,8 +139,9 @@ def _may_be_loss(value: Any) -> bool:
 
 
 def _kind(result: Any) -> str:
-    if isinstance(result, tuple):
-        return f"tuple of {len(result)} whose first value is a {type(result[0]).__name__}" if result else "empty tuple"
+    if isinstance(result, tuple) and result:
+        first = "tensor" if isinstance(result[0], Tensor) else type(result[0]).__name__
+        return f"tuple of {len(result)} whose first value is a {first}"
     return type(result).__name__
 
 

@@ -407,7 +407,8 @@ def reference_step(
             loss, extra = result if isinstance(result, tuple) else (result, None)
             if isinstance(loss, hpir.WeightedLoss):
                 torch.autograd.backward(loss.sum)
-                total, weight = total + loss.sum.detach().double(), weight + loss.weight
+                total = total + loss.sum.detach().double()
+                weight += loss.weight.detach().reshape(()) if isinstance(loss.weight, Tensor) else loss.weight
             else:
                 (loss / parts).backward()
                 total, weight = total + loss.detach().double() / parts, 1

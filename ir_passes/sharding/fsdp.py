@@ -10,7 +10,7 @@ from torch_mlir import ir
 from ...dialect.attributes import find_mesh
 from ...dialect.diagnostics import error_at
 from ...dialect.levels import require_level, set_level
-from ...dialect.signature import body_of, read_signature, step_functions, write_signature
+from ...dialect.signature import Signature, body_of, read_signature, step_functions, write_signature
 from ...dialect.types import FLOAT_DTYPES
 from ...errors import PassError, nearest
 from ...mesh import Mesh
@@ -142,6 +142,7 @@ class HpFsdp(ModulePass):
             raise error_at(module, f"{self.name}: expected one step function, got: {len(functions)}", named=False)
         function = functions[0]
         signature = read_signature(function, mesh)
+        self._check_weight(function, signature, axes, mesh)
         phases = Phases(function)
         check_communication(function, axes, self.name)
         request = ShardingRequest(axes, self.units, self.ignore, self.param_dtype, self.name)
@@ -159,6 +160,16 @@ class HpFsdp(ModulePass):
         insert_gathers(builder, plans, values, phases, axes.shard, self.reshard_after_forward)
         write_signature(function, sharded_signature(signature, plans, gradients, axes, mesh), mesh_name, mesh)
         set_level(module, self.leaves)
+
+    def _check_weight(self, function: ir.Operation, signature: Signature, axes: DataAxes, mesh: Mesh) -> None:
+        """Refuse a weighted loss of a batch that is not split: every rank's sum would count, of the same rows."""
+        split = any(info.batch_dim is not None for info in signature.with_role("input"))
+        if signature.results_with_role("weight") and not split and mesh.count(axes.all) > 1:
+            raise error_at(
+                function,
+                f"{self.name}: the loss is weighted, but no input is split over the data axes: give one a batch dim",
+                named=False,
+            )
 
     def _mesh(self, module: ir.Operation) -> tuple[str, Mesh]:
         found = find_mesh(module)

@@ -143,3 +143,19 @@ func.func @control_flow(%w: !torch.vtensor<[4],f32> {hp.fqn = ["layers.0.w"], hp
   }
   return
 }
+
+// -----
+
+// A weight, and a batch of which every rank has all rows.
+"hp.mesh"() {axis_names = ["dp"], axis_sizes = array<i64: 2>, sym_name = "mesh"} : () -> ()
+// expected-error@below {{hp-fsdp: the loss is weighted, but no input is split over the data axes: give one a batch dim}}
+func.func @weighted_loss_of_whole_inputs(
+    %w: !torch.vtensor<[4],f32> {hp.fqn = ["layers.0.w", "head.bias"], hp.role = "param", hp.trainable},
+    %x: !torch.vtensor<[4],f32> {hp.name = "x", hp.role = "input"}, %n: !torch.vtensor<[],si64> {hp.name = "n", hp.role = "input"})
+    -> (!torch.vtensor<[],f32> {hp.role = "loss"}, !torch.vtensor<[],si64> {hp.role = "weight"},
+        !torch.vtensor<[4],f32> {hp.fqn = ["layers.0.w", "head.bias"], hp.role = "grad"}) {
+  %none = torch.constant.none
+  %z = torch.aten.mul.Tensor %x, %w {hp.phase = "forward"} : !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+  %sum = torch.aten.sum %z, %none {hp.phase = "forward"} : !torch.vtensor<[4],f32>, !torch.none -> !torch.vtensor<[],f32>
+  return %sum, %n, %x : !torch.vtensor<[],f32>, !torch.vtensor<[],si64>, !torch.vtensor<[4],f32>
+}
