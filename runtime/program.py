@@ -164,7 +164,8 @@ class Program:
         pipeline_axis: the mesh axis that `train` and `evaluate` are indexed by; None when they have one entry.
         seed: of the random streams.
         output_tree: structure of the extra outputs: a result's name (a leaf), None, ``{"dict": {key: tree}}``,
-            ``{"list": [tree]}`` or ``{"tuple": [tree]}``.
+            ``{"list": [tree]}``, ``{"tuple": [tree]}``, or a value that is compiled in: ``{"constant": value}``,
+            ``{"float": "inf"}``.
         static_inputs: inputs that are Python values, by path: compiled in, and the same in every batch.
         guards: what is taken for granted of the dynamic sizes of one microbatch, such as ``seq <= 32`` (see
             `size_guards`).

@@ -14,6 +14,7 @@ from ..collection import collection_paused
 from ..errors import PlanError, RuntimeFault
 from ..mesh import Mesh, Sharding
 from .program import SCHEMA_VERSION, Arg, Argument, Function, Named, Op, Program, Ref, Result, TensorType
+from .trees import decode_tree, encode_tree
 
 
 @collection_paused()
@@ -252,7 +253,7 @@ def encode_program(program: Program) -> dict[str, Any]:
         "data_axes": list(program.data_axes),
         "microbatches": program.microbatches,
         "seed": program.seed,
-        "output_tree": program.output_tree,
+        "output_tree": encode_tree(program.output_tree),
         "pipeline_axis": program.pipeline_axis,
         "train": list(program.train),
         "evaluate": list(program.evaluate),
@@ -309,7 +310,7 @@ def decode_program(encoded: Mapping[str, Any]) -> Program:
         reference=_optional_str(encoded["reference"]),
         pipeline_axis=_optional_str(encoded["pipeline_axis"]),
         seed=int(encoded["seed"]),
-        output_tree=encoded["output_tree"],
+        output_tree=decode_tree(encoded["output_tree"]),
         static_inputs={str(name): _decode_static(value) for name, value in encoded.get("static_inputs", {}).items()},
         guards=tuple(map(str, encoded.get("guards", ()))),
     )

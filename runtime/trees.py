@@ -159,3 +159,23 @@ def build_outputs(tree: Any, values: Mapping[str, Any]) -> Any:
         if kind == "tuple" and isinstance(children, (list, tuple)):
             return tuple(build_outputs(child, values) for child in children)
     raise RuntimeFault(f"malformed output tree: {tree!r}")
+
+
+def encode_tree(tree: Any) -> Any:
+    """Return an output tree with its dicts as lists of pairs: in JSON that is sorted their order would be lost."""
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, children),) = tree.items()
+    if kind == "dict":
+        return {kind: [[key, encode_tree(child)] for key, child in children.items()]}
+    return {kind: [encode_tree(child) for child in children]} if kind in ("list", "tuple") else tree
+
+
+def decode_tree(encoded: Any) -> Any:
+    """Return the output tree that `encode_tree` gave; what is none raises whatever it makes Python raise."""
+    if not isinstance(encoded, dict):
+        return encoded
+    ((kind, children),) = encoded.items()
+    if kind == "dict":
+        return {kind: {str(key): decode_tree(child) for key, child in children}}
+    return {kind: [decode_tree(child) for child in children]} if kind in ("list", "tuple") else encoded

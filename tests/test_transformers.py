@@ -94,3 +94,20 @@ def test_data_parallel_steps_equal_the_plain_loop(case: Case, mesh: dict[str, in
     for name, gradient in expected.grads.items():
         scale = float(gradient.abs().max())
         torch.testing.assert_close(result.grads[name], gradient, rtol=0, atol=2e-6 * scale, msg=name)
+
+
+def train_with_output(model: Any, input_ids: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    output = model(input_ids=input_ids, labels=labels)
+    return output.loss, output
+
+
+def test_a_models_output_class_becomes_a_dict_without_what_is_none() -> None:
+    torch.manual_seed(0)
+    model = tiny("Llama").double()
+    data = batch(4)
+    exported = hpir.export(model, train_with_output, {name: leaf[:2] for name, leaf in data.items()})
+    outputs = hpir.simulate(to_program(exported.module, microbatches=2), exported.state, data, check_types=True).outputs
+    first, second = reference_step(model, train_with_output, data, microbatches=2).outputs
+    assert list(outputs) == list(first) == ["loss", "logits"]
+    torch.testing.assert_close(outputs["loss"], torch.stack([first.loss, second.loss]).detach())
+    torch.testing.assert_close(outputs["logits"], torch.cat([first.logits, second.logits]).detach())

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from hpir.errors import RuntimeFault
-from hpir.runtime.trees import build_outputs, flatten_batch, nest_leaves, output_tree
+from hpir.runtime.trees import build_outputs, decode_tree, encode_tree, flatten_batch, nest_leaves, output_tree
 
 T = torch.zeros(2)
 
@@ -121,7 +121,7 @@ def test_output_tree(value: Any, tree: Any, leaves: dict[str, Any]) -> None:
         "text",
         -math.inf,
         T,
-        {"a": T, "b": {"c": 2, "d": None}},
+        {"b": T, "a": {"d": 2, "c": None}},
         [1, (T, [3.5, False])],
         (),
         {},
@@ -131,9 +131,10 @@ def test_output_tree(value: Any, tree: Any, leaves: dict[str, Any]) -> None:
 )
 def test_build_outputs_is_the_inverse(value: Any) -> None:
     tree, leaves = output_tree(value)
-    built = build_outputs(json.loads(json.dumps(tree)), leaves)
+    built = build_outputs(decode_tree(json.loads(json.dumps(encode_tree(tree), sort_keys=True))), leaves)
     assert built is value or built == value
     assert type(built) is type(value)
+    assert not isinstance(value, dict) or list(built) == list(value)
 
 
 def test_build_outputs_turns_named_tuples_and_dataclasses_into_plain_ones() -> None:
