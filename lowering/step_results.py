@@ -71,14 +71,14 @@ def _tensors(value: Any) -> list[Any]:
 
 def _weight_tensor(loss: WeightedLoss) -> Tensor:
     """Return the weight in a dtype that sums of many do not overflow or round away in."""
-    weight = loss.weight
-    wide = torch.promote_types(loss.sum.dtype, torch.float32)
-    if not isinstance(weight, Tensor):
-        dtype = torch.int64 if isinstance(weight, int) else wide
-        return torch.full((), weight, dtype=dtype, device=loss.sum.device)
-    weight = weight.detach().reshape(())
-    dtype = torch.promote_types(weight.dtype, torch.float32) if weight.is_floating_point() else torch.int64
-    return weight.to(dtype)
+    weight, total = loss.weight, loss.sum
+    if isinstance(weight, Tensor) and weight.numel() == 1:
+        dtype = torch.promote_types(weight.dtype, torch.float32) if weight.is_floating_point() else torch.int64
+        return weight.detach().reshape(()).to(dtype, copy=True)  # it may be an input
+    if isinstance(total, Tensor) and isinstance(weight, (int, float)):
+        dtype = torch.int64 if isinstance(weight, int) else torch.promote_types(total.dtype, torch.float32)
+        return torch.full((), weight, dtype=dtype, device=total.device)
+    return torch.zeros(())  # `read_results`, which comes after dynamo, refuses it
 
 
 def read_results(result: Any, source: str) -> tuple[StepResults, dict[str, Tensor]]:
@@ -139,6 +139,8 @@ def _may_be_loss(value: Any) -> bool:
 
 
 def _kind(result: Any) -> str:
+    if isinstance(result, WeightedLoss):
+        return f"WeightedLoss of a {type(result.sum).__name__}"
     if isinstance(result, tuple) and result:
         first = "tensor" if isinstance(result[0], Tensor) else type(result[0]).__name__
         return f"tuple of {len(result)} whose first value is a {first}"

@@ -75,10 +75,10 @@ def everything(model: Model, x: Tensor, labels: Tensor) -> tuple[Tensor, dict[st
         "rows": x.shape[0],
         "rate": 0.25,
         "kind": "train",
-        "given": x,
-        "weight": model.down.weight,
-        "bias": model.down.bias[:2],
-        "seen": model.seen,
+        "given": x.clone(),
+        "weight": model.down.weight.clone(),
+        "bias": 2 * model.down.bias[:2],
+        "seen": model.seen + 1,
         "constant": torch.tensor([1, 2]),
     }
 
@@ -301,6 +301,10 @@ def sum_per_row(model: Model, x: Tensor, labels: Tensor) -> Any:
     return hpir.WeightedLoss(F.cross_entropy(model(x)[1], labels, reduction="none"), len(labels))
 
 
+def sum_as_number(model: Model, x: Tensor, labels: Tensor) -> Any:
+    return hpir.WeightedLoss(2.0, x.shape[0])  # type: ignore[arg-type]
+
+
 def odd_key(model: Model, x: Tensor, labels: Tensor) -> Any:
     return F.cross_entropy(model(x)[1], labels), {"a": {1: x}}
 
@@ -343,6 +347,10 @@ REFUSED: tuple[tuple[Callable[..., Any], str], ...] = (
         "expected the weight of the WeightedLoss to be an integer or floating tensor, got: torch.bool",
     ),
     (sum_per_row, "expected the sum of the WeightedLoss to have shape [] or [1], got: [2]"),
+    (
+        sum_as_number,
+        "the step function returned a WeightedLoss of a float, expected the sum of the WeightedLoss as a tensor",
+    ),
     (odd_key, "key 1 in 'a' is of type int, expected a string"),
 )
 
