@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 
 from ..errors import CaptureError
 from .checkpoint_regions import number_regions
+from .size_arithmetic import use_scalar_operators
 from .source_places import is_user_file, last_user_place
 
 _IDENTITIES = {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default}
@@ -41,6 +42,7 @@ def normalize(graph_module: GraphModule) -> None:
                 f"{place_of(node)}: random operator '{node.target}' is not captured by this version: "
                 "set dropout probabilities to 0"
             )
+    use_scalar_operators(graph)
     _annotate(graph)
     number_regions(graph)
     graph.eliminate_dead_code(lambda node: not _is_droppable(node))

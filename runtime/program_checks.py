@@ -13,6 +13,10 @@ from .size_guards import Guard
 _REFUSED = frozenset({"aten.from_file", "aten._from_file", "aten.save", "aten.load"})
 
 
+# Of sizes, like aten's scalar operators; the rest of the namespace is TorchScript's own.
+_SCALAR_TARGETS = frozenset({"prim.max.int", "prim.max.float", "prim.min.int", "prim.min.float"})
+
+
 def check_program(program: Program, allow: Iterable[str], where: str) -> None:
     """Check a Program; see `Program.validate`."""
     namespaces = {"aten", "prims", "_c10d_functional", *allow}
@@ -103,7 +107,8 @@ def _validate_function(function: Function, functions: Mapping[str, Function], na
                 raise RuntimeFault(f"{place}: operands or results do not match '{callee.name}'")
         elif op.target != "literal" and op.target not in HP_TARGETS:
             parts = op.target.split(".")
-            if len(parts) != 3 or parts[0] not in namespaces or ".".join(parts[:2]) in _REFUSED:
+            known = op.target in _SCALAR_TARGETS or (len(parts) == 3 and parts[0] in namespaces)
+            if not known or ".".join(parts[:2]) in _REFUSED:
                 raise RuntimeFault(
                     f"{place}: operator is not on the allow-list; name its namespace in allow=[...] if you trust it"
                 )
