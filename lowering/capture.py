@@ -74,7 +74,7 @@ def capture(
             fault = error
         if fault is not None:
             # A step that computes nothing fails within torch; running it tells what is wrong with what it returns.
-            step.learn_results(source, leaves, dims)
+            step.learn_results(source, leaves, dims, sizes.dims)
             raise fault
         effects.check(source)
         check_assignments(captured)
@@ -82,7 +82,7 @@ def capture(
         check_autocast(captured, source)
         results = StepResults()
         try:
-            results = step.learn_results(source, leaves, dims)
+            results = step.learn_results(source, leaves, dims, sizes.dims)
         except DATA_DEPENDENT:
             # Dynamo had no use for the value, or reads it when the step runs: without outputs, no more is to be learnt.
             with watched(train_fn):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,15 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..runtime.trees import output_tree
 from .capture_errors import unheard
-from .step_results import StepResults, flat_results, loss_and_outputs, read_results, whether_outputs
+from .step_results import (
+    StepResults,
+    check_numbers,
+    flat_results,
+    loss_and_outputs,
+    number_leaves,
+    read_results,
+    whether_outputs,
+)
 from .trial_copy import fake_copy, running_on
 
 TrainFunction = Callable[..., Any]
@@ -49,42 +57,56 @@ class StepModule(nn.Module):
         return len(returned) == 1
 
     def learn_results(
-        self, source: str, leaves: Mapping[str, torch.Tensor], dims: Mapping[str, int | None]
+        self,
+        source: str,
+        leaves: Mapping[str, torch.Tensor],
+        dims: Mapping[str, int | None],
+        dynamic: Mapping[str, Mapping[int, str]],
     ) -> StepResults:
         """Run the step on fake tensors to check its loss and learn its outputs, and again with twice the batch.
 
         A dim of an output that doubles with the batch is its batch dim: data ranks and microbatches are concatenated
-        along it. An output without one (a count, a mean) is stacked.
+        along it. An output without one (a count, a mean) is stacked. With dynamic sizes it runs once more with twice
+        those: numbers among the outputs are compiled in, and must not follow a size that changes.
 
         Raises:
             CaptureError: the loss or an output is not what it should be.
             Exception: whatever the step function raises.
         """
-        results, flat = read_results(self._fake_run(leaves, dims, 1), source)
+        results, flat = read_results(self._fake_run(leaves, {}), source)
+        if dynamic and number_leaves(results.tree):
+            again = self._outputs_with_twice(leaves, dynamic)
+            check_numbers(results.tree, None if again is None else output_tree(again)[0], source)
         if not flat:
             return results
-        try:
-            doubled = self._fake_run(leaves, dims, 2)
-        except (RuntimeError, ValueError, TypeError, AssertionError, LookupError):
+        doubled = self._outputs_with_twice(leaves, {name: (dim,) for name, dim in dims.items() if dim is not None})
+        if doubled is None:
             # A model that is written for one batch size: its outputs have no dim known to follow the batch.
             return results
-        _, again = output_tree(loss_and_outputs(doubled)[1])
+        _, grown_leaves = output_tree(doubled)
         found = []
         for name, leaf in flat.items():
-            pairs = enumerate(zip(leaf.shape, again[name].shape, strict=True))
+            pairs = enumerate(zip(leaf.shape, grown_leaves[name].shape, strict=True))
             grown = [dim for dim, (a, b) in pairs if b == 2 * a != 0]
             found.append(grown[0] if len(grown) == 1 else None)
         results.batch_dims = found
         return results
 
-    def _fake_run(self, leaves: Mapping[str, torch.Tensor], dims: Mapping[str, int | None], factor: int) -> Any:
+    def _outputs_with_twice(self, leaves: Mapping[str, torch.Tensor], dims: Mapping[str, Collection[int]]) -> Any:
+        """Return the extra outputs with `dims` of the inputs twice as long, None where the model does not take that."""
+        try:
+            return loss_and_outputs(self._fake_run(leaves, dims))[1]
+        except (RuntimeError, ValueError, TypeError, AssertionError, LookupError):
+            return None
+
+    def _fake_run(self, leaves: Mapping[str, torch.Tensor], twice: Mapping[str, Collection[int]]) -> Any:
         """Run the step function on a copy of the model with fake tensors: no memory, nothing left on it."""
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(allow_scalar_outputs=False))
         model = fake_copy(self.model, mode)
         inputs = []
         with unheard(), running_on(mode):
             for name, leaf in leaves.items():
-                dim = dims[name]
-                shape = [size * factor if number == dim else size for number, size in enumerate(leaf.shape)]
+                grown = twice.get(name, ())
+                shape = [2 * size if dim in grown else size for dim, size in enumerate(leaf.shape)]
                 inputs.append(torch.empty(shape, dtype=leaf.dtype, device=leaf.device))
             return self._train_fn(model, **self._rebuild(inputs))

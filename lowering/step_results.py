@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CaptureError, RuntimeFault
-from ..runtime.trees import output_tree
+from ..runtime.trees import BARE_OUTPUT, output_tree
 from ..runtime.weighted_loss import WeightedLoss
 
 
@@ -97,6 +97,40 @@ def read_results(result: Any, source: str) -> tuple[StepResults, dict[str, Tenso
     except RuntimeFault as error:
         raise CaptureError(f"{source}: {error}") from None
     return StepResults(isinstance(loss, WeightedLoss), list(leaves), [None] * len(leaves), tree), leaves
+
+
+def number_leaves(tree: Any, path: str = "") -> dict[str, object]:
+    """Return the numbers among the constants of an output tree, by path; truth values are none."""
+    if not isinstance(tree, dict):
+        return {}
+    ((kind, children),) = tree.items()
+    if kind in ("constant", "float"):
+        return {path or BARE_OUTPUT: children} if type(children) in (int, float) or kind == "float" else {}
+    items = children.items() if kind == "dict" else enumerate(children)
+    found: dict[str, object] = {}
+    for key, child in items:
+        found.update(number_leaves(child, f"{path}.{key}" if path else str(key)))
+    return found
+
+
+def check_numbers(tree: Any, again: Any, source: str) -> None:
+    """Refuse numbers among the outputs that follow a dynamic size, for they are compiled in.
+
+    Args:
+        tree: the outputs' structure.
+        again: the same with other dynamic sizes, None where that is not known.
+        source: ``file:line`` of the step function.
+
+    Raises:
+        CaptureError: a number differs, or may.
+    """
+    others = number_leaves(again)
+    for name, number in number_leaves(tree).items():
+        if again is None or others.get(name) != number:
+            raise CaptureError(
+                f"{source}: output '{name}' is a number that {'may follow' if again is None else 'follows'} a dynamic "
+                "size, and numbers are compiled in: return a tensor, such as torch.full((), x.shape[1])"
+            )
 
 
 def _check_loss(result: Any, loss: Any, outputs: Any, source: str) -> None:

@@ -362,3 +362,26 @@ def test_what_is_no_loss_with_outputs_is_an_error_that_says_what_to_return(
     with pytest.raises(hpir.CaptureError) as error:
         hpir.export(model_of(), train, batch_of(2))
     assert str(error.value) == f"{__file__}:{train.__code__.co_firstlineno}: {message}"
+
+
+def counted(model: Model, x: Tensor, labels: Tensor) -> Any:
+    return F.cross_entropy(model(x)[1], labels), {"rate": 0.5, "kind": "train", "count": {"rows": x.shape[0]}}
+
+
+def filled(model: Model, x: Tensor, labels: Tensor) -> Any:
+    return F.cross_entropy(model(x)[1], labels), {"rate": 0.5, "rows": torch.full((), x.shape[0])}
+
+
+def test_numbers_that_follow_a_dynamic_size_are_refused() -> None:
+    dynamic = {"x": {0: "rows"}, "labels": {0: "rows"}}
+    with pytest.raises(hpir.CaptureError) as error:
+        hpir.export(model_of(), counted, batch_of(2), dynamic=dynamic)
+    assert str(error.value) == (
+        f"{__file__}:{counted.__code__.co_firstlineno}: output 'count.rows' is a number that follows a dynamic size, "
+        "and numbers are compiled in: return a tensor, such as torch.full((), x.shape[1])"
+    )
+    exported = hpir.export(model_of(), filled, batch_of(2), dynamic=dynamic)
+    program = hpir.compile_program(exported, {})
+    for rows in (2, 5):
+        outputs = hpir.simulate(program, exported.state, batch_of(rows)).outputs
+        assert outputs == {"rate": 0.5, "rows": torch.tensor(rows)}
