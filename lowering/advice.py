@@ -62,7 +62,7 @@ _RULES = (
         "make parameters in the module's __init__",
     ),
     _Rule(
-        r"Unsupported Tensor\.backward\(\) call",
+        r"Unsupported Tensor\.backward\(\) call|the function `backward`",
         "backward() is called within the step function",
         "return the loss: a compiled step computes the gradients itself",
     ),
@@ -99,6 +99,38 @@ _RULES = (
         r"function `(manual_seed|seed)`",
         "seeds the random generator within the step",
         "seed before the step is made; a compiled step draws from the plan's data.seed",
+    ),
+    _Rule(r"builtin `time\.sleep", "sleeps within the step", "take it out"),
+    _Rule(
+        r"trace method `(now|utcnow|today)` of class `type`",
+        "reads the clock ({0}())",
+        "it would be compiled in as it is now; take it out",
+    ),
+    _Rule(r"urandom|getrandbits", "draws a random number outside of torch", DRAW_WITH_TORCH),
+    _Rule(
+        r"tp_iternext",
+        "takes the next value of an iterator that was made outside of the step",
+        "take it before the step and pass it as an input",
+    ),
+    _Rule(
+        r"Data dependent operator\s.*?Operator `aten\.(\w+)",
+        "'{0}' " + _VALUES,
+        "keep such values in tensors, with torch.where or a mask",
+    ),
+    _Rule(
+        r"opaque object.*torch\._C\.Generator",
+        "a random generator is made within the step",
+        "leave it out: random streams are seeded by the plan's data.seed",
+    ),
+    _Rule(
+        r"inplace view on a graph input",
+        "an input's shape is changed in place",
+        "make a new tensor with view or reshape",
+    ),
+    _Rule(
+        r"torch\.\* op returned non-Tensor",
+        "calls a torch function that gives no tensor",
+        "call it before the step",
     ),
     _Rule(r"builtin `time\.(\w+)", "reads the clock (time.{0})", "it would be compiled in as it is now; take it out"),
     _Rule(
@@ -161,6 +193,7 @@ _FAKE_RUN = re.compile(
     re.DOTALL,
 )
 _RAISED = re.compile(r"raised exception (\w+)\((.*)\)\s*$", re.MULTILINE)
+_FUNCTION = re.compile(r"func='(\w+)'")
 _SIZES = re.compile(r"FakeTensor\(.*?size=\(([\d, ]*)\)")
 _RANDOM_CALL = re.compile(r"\b(?:np|numpy)\.random\.|(?<![\w.])random\.\w+\(")
 
@@ -185,6 +218,9 @@ def reason(error: BaseException, frames: Iterable[FrameSummary] = ()) -> str:
         line = stack[-1].line or linecache.getline(stack[-1].filename, stack[-1].lineno or 0)
         if _RANDOM_CALL.search(line):
             return f"draws a random number outside of torch ({DRAW_WITH_TORCH})"
+    if text.startswith("failed to bind arguments") and isinstance(error.__cause__, TypeError):
+        called = _FUNCTION.search(text)
+        return f"TypeError: {called[1] if called else 'a function'}(): {_lowered(str(error.__cause__))}"
     ran = _FAKE_RUN.search(_line_after(text, "Explanation:"))
     if ran is not None:
         known = _known(ran[4])
@@ -193,6 +229,10 @@ def reason(error: BaseException, frames: Iterable[FrameSummary] = ()) -> str:
     if raised is not None:
         return f"{raised[1]}: {raised[2] if raised[1] == 'KeyError' else _argument(raised[2])}"
     return (isinstance(error, (TorchDynamoException, RuntimeError)) and _known(text)) or _plain(error, text)
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def _known(text: str) -> str:

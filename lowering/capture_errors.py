@@ -81,13 +81,30 @@ def quiet() -> Iterator[None]:
     try:
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.ExitStack() as stack:
             warnings.filterwarnings("ignore", message=f"{_SIDE_EFFECTS}|Error detected in ")
+            stack.enter_context(_settings_kept())
             warnings.filterwarnings("ignore", module=r"torch\._(?:dynamo|functorch|subclasses)\b")
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _settings_kept() -> Iterator[None]:
+    """Put torch's global settings back, which dynamo sets as the step does."""
+    dtype, precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        if torch.get_float32_matmul_precision() != precision:
+            torch.set_float32_matmul_precision(precision)
+        if torch.are_deterministic_algorithms_enabled() != deterministic:
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
 
 
 @contextlib.contextmanager

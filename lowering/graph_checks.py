@@ -67,7 +67,7 @@ def check_graph(graph_module: GraphModule, inputs: Sequence[str], results: StepR
 
 
 def check_assignments(captured: GraphModule) -> None:
-    """Refuse assignment to ``.data`` of a parameter or an input, in the graph as dynamo made it.
+    """Refuse assignment to ``.data``, and changes of tensors that are the user's and no state, in dynamo's graph.
 
     Raises:
         CaptureError: at the user's line.
@@ -76,6 +76,34 @@ def check_assignments(captured: GraphModule) -> None:
         raise CaptureError(
             f"{_place(node)}: `.data` of a parameter, a buffer or an input is assigned; compute a new tensor instead"
         )
+
+    for node in captured.graph.nodes:
+        if not _is_in_place(node) or not node.args:
+            continue
+        base = node.args[0]
+        while isinstance(base, Node) and base.op != "placeholder" and base.args:
+            if not _shares(base):
+                break
+            base = base.args[0]
+        if isinstance(base, Node) and base.op == "placeholder" and not _STATE.search(str(base.target)):
+            raise CaptureError(
+                f"{_place(node)}: a tensor that is no buffer, parameter or input is changed in place: make it a buffer "
+                "of the model, or return the value beside the loss"
+            )
+
+
+# Dynamo's names of the step's inputs, and of parameters and buffers.
+_STATE = re.compile(r"^L_leaves_|_parameters_|_buffers_", re.IGNORECASE)
+
+
+def _shares(node: Node) -> bool:
+    """Return whether a node of dynamo's graph may be a view of its first operand, by whether its memory is."""
+    first = node.args[0]
+    values = [node.meta.get("example_value"), first.meta.get("example_value") if isinstance(first, Node) else None]
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        return False
+    one, other = (value.untyped_storage() for value in values)  # type: ignore[union-attr]
+    return bool(one._cdata == other._cdata)
 
 
 # What makes an integer of a tensor's value: int(x), round(x), ...
@@ -189,13 +217,21 @@ def changed_before_backward(captured: GraphModule) -> Iterator[None]:
         ) from None
 
 
-def _changes(node: Node, shape: tuple[int, ...]) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+def _name(node: Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def _is_in_place(node: Node) -> bool:
+    name = _name(node)
     in_place = node.op == "call_method" and name.endswith("_") and not name.startswith("__")
-    if not (in_place or name in _IN_PLACE_OPERATORS):
+    return in_place or (node.op == "call_function" and name in _IN_PLACE_OPERATORS)
+
+
+def _changes(node: Node, shape: tuple[int, ...]) -> bool:
+    if not _is_in_place(node):
         return False
     value = node.meta.get("example_value")
-    if name == "setitem":
+    if _name(node) == "setitem":
         first = node.args[0]
         value = first.meta.get("example_value") if isinstance(first, Node) else None
     return isinstance(value, torch.Tensor) and tuple(value.shape) == shape

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import io
 import logging
+import os
 import random
 import sys
 import time
@@ -159,6 +160,13 @@ def number_as_loss(model: Net, x: Tensor, y: Tensor) -> Any:
     return model(x).mean().item()  # here
 
 
+@step("'equal' needs the values of a tensor", "torch.where or a mask")
+def compare_tensors(model: Net, x: Tensor, y: Tensor) -> Any:
+    if x.equal(y):  # here
+        return model(x).mean()
+    return model(x).sum()
+
+
 # Parameters, inputs and modes that a step changes
 
 
@@ -233,6 +241,13 @@ def call_backward(model: Net, x: Tensor, y: Tensor) -> Any:
     return loss
 
 
+@step("backward() is called within the step function", "return the loss")
+def call_the_engine(model: Net, x: Tensor, y: Tensor) -> Any:
+    loss = model(x).mean()
+    torch.autograd.backward(loss)  # here
+    return loss
+
+
 @step("zero_grad() is called within the step function", "after the optimiser's step")
 def call_zero_grad(model: Net, x: Tensor, y: Tensor) -> Any:
     model.zero_grad()  # here
@@ -278,6 +293,8 @@ def change_what_the_backward_needs(model: Net, x: Tensor) -> Any:
 SEEN: list[Any] = []
 COUNT = 0
 TABLE = {"steps": 0}
+TOTAL = torch.zeros(3)
+NUMBERS = iter([1.0, 2.0])
 OPTIMISER = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
 
 
@@ -299,6 +316,17 @@ def count_in_a_global(model: Net, x: Tensor, y: Tensor) -> Any:
 def count_in_a_dict(model: Net, x: Tensor, y: Tensor) -> Any:
     TABLE["steps"] += 1  # here
     return model(x).mean()
+
+
+@step("a tensor that is no buffer, parameter or input is changed in place", "make it a buffer")
+def add_to_a_global_tensor(model: Net, x: Tensor, y: Tensor) -> Any:
+    TOTAL[:2].add_(1)  # here
+    return model(x).mean()
+
+
+@step("takes the next value of an iterator", "pass it as an input")
+def take_the_next_number(model: Net, x: Tensor, y: Tensor) -> Any:
+    return model(x).mean() * next(NUMBERS)  # here
 
 
 def _with_variables() -> None:
@@ -505,6 +533,17 @@ def read_the_clock(model: Net, x: Tensor, y: Tensor) -> Any:
     return model(x).mean() + start
 
 
+@step("draws a random number outside of torch", "draw with torch")
+def draw_from_the_system(model: Net, x: Tensor, y: Tensor) -> Any:
+    return model(x).mean() * os.urandom(1)[0]  # here
+
+
+@step("a random generator is made within the step", "data.seed")
+def make_a_generator(model: Net, x: Tensor, y: Tensor) -> Any:
+    generator = torch.Generator().manual_seed(0)  # here
+    return (model(x) * torch.rand(4, generator=generator)).mean()
+
+
 @step("seeds the random generator within the step", "data.seed")
 def seed_within(model: Net, x: Tensor, y: Tensor) -> Any:
     torch.manual_seed(0)  # here
@@ -542,6 +581,11 @@ def catch_an_operators_error(model: Net, x: Tensor, y: Tensor) -> Any:
     except RuntimeError:
         z = model(x)
     return z.mean()
+
+
+@step("TypeError: forward(): too many positional arguments: got 3, expected 2")
+def pass_too_many_arguments(model: Net, x: Tensor, y: Tensor) -> Any:
+    return model(x, y).mean()  # here
 
 
 @forward("AttributeError: 'Net' object has no attribute 'inmer'")

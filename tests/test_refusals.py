@@ -117,6 +117,18 @@ def test_nothing_is_left_of_refused_attempts_and_a_good_one_works_right_after() 
     torch.testing.assert_close(result.grads["inner.weight"], model.inner.weight.grad)
 
 
+def test_torchs_settings_are_put_back() -> None:
+    def train(model: Net, x: Tensor, y: Tensor) -> Tensor:
+        torch.set_default_dtype(torch.float64)
+        torch.use_deterministic_algorithms(True)
+        loss: Tensor = model(x).mean() + torch.ones(2).mean()
+        return loss
+
+    hpir.export(Net(), train, batch())
+    assert torch.get_default_dtype() is torch.float32
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 # What is kept out of the graph, each line with a remark
 
 
