@@ -16,6 +16,7 @@ from torch._functorch._aot_autograd.descriptors import (
     PlainAOTOutput,
 )
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ..errors import CaptureError
 from .source_places import last_user_place
@@ -52,7 +53,13 @@ def check_graph(graph_module: GraphModule, inputs: Sequence[str], results: StepR
                 f"{_place(node) or source}: the step communicates by itself ('{name}'): leave it out, a plan says "
                 "what is reduced over which ranks"
             )
-        if isinstance(node.meta.get("val"), torch.SymInt) and name.rpartition(" ")[2].rstrip(">") in _ROUNDING:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and name.rpartition(" ")[2].rstrip(">") in _ROUNDING:
+            if not free_unbacked_symbols(value):
+                raise CaptureError(
+                    f"{_place(node) or source}: a number made of a dynamic size is rounded: divide with //, such as "
+                    "x.shape[0] // 2"
+                )
             raise CaptureError(
                 f"{_place(node) or source}: a size or a count needs the values of a tensor, which are not known "
                 "before the step runs: pass it as a Python number, or pad to a fixed size and mask"

@@ -250,6 +250,19 @@ def test_the_command_says_one_line_and_no_more(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"hp-translate: error: {tmp_path}/job.py:4: cannot capture: data-dependent branching")
 
 
+def round_a_dynamic_size(model: nn.Module, x: Tensor) -> Tensor:
+    loss: Tensor = model(x)[: int(x.shape[0] * 0.5)].mean()  # rounded
+    return loss
+
+
+def test_rounding_a_dynamic_size_is_refused_at_the_line() -> None:
+    (line,) = lines_of(round_a_dynamic_size, "# rounded")
+    with pytest.raises(
+        hpir.CaptureError, match=rf":{line}: a number made of a dynamic size is rounded: divide with //"
+    ):
+        hpir.export(nn.Linear(4, 4), round_a_dynamic_size, {"x": torch.ones(8, 4)}, dynamic={"x": {0: "rows"}})
+
+
 # What may fail when the step runs
 
 
