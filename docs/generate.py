@@ -1,7 +1,7 @@
-"""Writes the dialect reference and the pass reference from the docstrings and fields of the code.
+"""Writes the dialect reference and the pass reference from the code, and the table of models from the model sweep.
 
-``python docs/generate.py`` writes ``docs/dialect.md`` and ``docs/passes.md``; with ``--check`` it writes nothing and
-fails where a file is not what it would write.
+``python docs/generate.py`` writes ``docs/dialect.md``, ``docs/passes.md`` and ``docs/models.md``; with ``--check`` it
+writes nothing and fails where a file is not what it would write.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from torch_mlir.dialects import ext, irdl
 
+import hpir
 from hpir.dialect import hp
 from hpir.ir_passes.base import AnyPass
 from hpir.ir_passes.options import describe_options
@@ -137,6 +138,15 @@ def pass_reference() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def model_table() -> str:
+    """Return the text of ``docs/models.md``."""
+    # The sweep is data of the tests, which are no package.
+    sys.path.append(str(Path(hpir.__file__).parent / "tests"))
+    from sweep.table import models_page
+
+    return models_page()
+
+
 def _attribute_tables() -> list[str]:
     parts = [
         "## Attributes",
@@ -203,7 +213,11 @@ def _pass_section(cls: type[AnyPass]) -> str:
 def main(arguments: list[str]) -> int:
     """Write the references, or with ``--check`` tell which are stale; return the exit status."""
     stale = []
-    for name, text in (("dialect.md", dialect_reference()), ("passes.md", pass_reference())):
+    for name, text in (
+        ("dialect.md", dialect_reference()),
+        ("passes.md", pass_reference()),
+        ("models.md", model_table()),
+    ):
         path = DOCS / name
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue

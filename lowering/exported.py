@@ -16,6 +16,7 @@ from ..collection import collection_paused
 from ..errors import RuntimeFault
 from .capture import capture
 from .import_graph import import_joint
+from .settled_state import with_settled_state
 from .step_module import TrainFunction
 
 
@@ -86,5 +87,7 @@ def export(
         >>> exported = hpir.export(model, lambda model, x, y: F.mse_loss(model(x), y), {"x": x, "y": y})
         >>> print(exported.module)
     """
-    joint = capture(model, train_fn, batch, batch_dims, dynamic)
+    joint = with_settled_state(
+        model, train_fn, batch, lambda: capture(model, train_fn, batch, batch_dims, dynamic)
+    )
     return Exported(import_joint(joint), joint.state, joint.graph_module)

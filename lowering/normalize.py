@@ -2,6 +2,7 @@
 
 - `detach`, `alias`: values have no autograd history and no aliases in the IR.
 - ops that return a list of views (`split`, `unbind`, `chunk`, ...) become one `slice` or `select` per piece.
+- checks of values (`torch._check`) are left out.
 - every node gets ``hp.module``, ``hp.phase`` and one user source line in its `meta`.
 """
 
@@ -19,10 +20,17 @@ from ..errors import CaptureError
 from .checkpoint_regions import number_regions
 from .size_arithmetic import use_scalar_operators
 from .source_places import is_user_file, last_user_place
+from .value_checks import remove_value_checks
 
 _IDENTITIES = {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default}
 
 aten = torch.ops.aten
+
+# The torch dialect has the first of these without optional indices only; unsafe ones only leave out the bounds check.
+_CHECKED: dict[Any, Any] = {
+    aten._unsafe_index_put.default: aten.index_put.default,
+    aten._unsafe_index.Tensor: aten.index.Tensor,
+}
 
 
 def normalize(graph_module: GraphModule) -> None:
@@ -37,11 +45,14 @@ def normalize(graph_module: GraphModule) -> None:
             graph.erase_node(node)
         elif node.target in _VIEW_LISTS:
             _expand_view_list(node)
+        elif node.target in _CHECKED:
+            node.target = _CHECKED[node.target]
         elif _is_random(node):
             raise CaptureError(
                 f"{place_of(node)}: random operator '{node.target}' is not captured by this version: "
                 "set dropout probabilities to 0"
             )
+    remove_value_checks(graph)
     use_scalar_operators(graph)
     _annotate(graph)
     number_regions(graph)

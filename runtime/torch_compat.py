@@ -33,6 +33,18 @@ def unspecialized_sizes() -> AbstractContextManager[Any]:
     return patched
 
 
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Have `torch.compiler.is_compiling` say True, so that eager code takes the path that tracing takes."""
+    compiler: Any = torch.compiler
+    before = compiler._is_compiling_flag
+    compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        compiler._is_compiling_flag = before
+
+
 def functional_collectives() -> Any:
     """Return ``torch.ops._c10d_functional``, its operators registered."""
     importlib.import_module("torch.distributed._functional_collectives")

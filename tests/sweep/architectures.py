@@ -1,0 +1,14 @@
+"""The model sweep: every architecture, in a tiny configuration."""
+
+from __future__ import annotations
+
+from . import architectures_audio, architectures_multimodal, architectures_text, architectures_vision
+from .architecture import Architecture
+
+ARCHITECTURES: tuple[Architecture, ...] = (
+    *architectures_text.ARCHITECTURES,
+    *architectures_vision.ARCHITECTURES,
+    *architectures_audio.ARCHITECTURES,
+    *architectures_multimodal.ARCHITECTURES,
+)
+BY_NAME = {architecture.name: architecture for architecture in ARCHITECTURES}
