@@ -87,7 +87,5 @@ def export(
         >>> exported = hpir.export(model, lambda model, x, y: F.mse_loss(model(x), y), {"x": x, "y": y})
         >>> print(exported.module)
     """
-    joint = with_settled_state(
-        model, train_fn, batch, lambda: capture(model, train_fn, batch, batch_dims, dynamic)
-    )
+    joint = with_settled_state(model, train_fn, batch, lambda: capture(model, train_fn, batch, batch_dims, dynamic))
     return Exported(import_joint(joint), joint.state, joint.graph_module)

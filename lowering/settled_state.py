@@ -23,9 +23,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..errors import CaptureError
+from ..errors import CaptureError, RuntimeFault
 from ..runtime import torch_compat
 from ..runtime.trees import flatten_batch
+from .capture_errors import unheard
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ _STEP_ERRORS = (
     LookupError,
     AttributeError,
     ImportError,
-    CaptureError,
+    RuntimeFault,
 )
 
 _HOOKS = frozenset(
@@ -82,15 +83,17 @@ def with_settled_state(
 
 def _rehearse(model: nn.Module, train_fn: Callable[..., Any], batch: Mapping[str, Any]) -> _State:
     """Return what the first step leaves behind for good."""
+    if not isinstance(model, nn.Module) or not isinstance(batch, Mapping):
+        return {}
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    tensors = [*model.parameters(), *model.buffers(), *flatten_batch(batch).values()]
-    memo: dict[int, Any] = {id(leaf): _fake(leaf, mode) for leaf in tensors if isinstance(leaf, torch.Tensor)}
     try:
+        tensors = [*model.parameters(), *model.buffers(), *flatten_batch(batch).values()]
+        memo: dict[int, Any] = {id(leaf): _fake(leaf, mode) for leaf in tensors if isinstance(leaf, torch.Tensor)}
         rehearsed, inputs = copy.deepcopy((model, dict(batch)), memo)
         states, runs = [_state(rehearsed)], []
         for _ in range(2):
             recorder = _Recorder()
-            with mode, recorder, torch.no_grad(), torch_compat.compiling():
+            with unheard(), mode, recorder, torch.no_grad(), torch_compat.compiling():
                 train_fn(rehearsed, **inputs)
             runs.append(recorder.calls)
             states.append(_state(rehearsed))
@@ -110,11 +113,11 @@ def _fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     return nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's is untyped
     """Keeps the operators that run and their operands: tensors numbered in the order met, other values spelled."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's is untyped
         self.calls: list[str] = []
         self._met: dict[int, tuple[int, torch.Tensor]] = {}  # Holds the tensors too: an id is unique while they live.
 
@@ -187,4 +190,5 @@ def _attributes(model: nn.Module, path: _Path) -> dict[str, Any]:
     for name in path:
         modules = owner._modules if isinstance(owner, nn.Module) else {}
         owner = modules[name] if name in modules else vars(owner)[name]
-    return vars(owner)
+    attributes: dict[str, Any] = vars(owner)
+    return attributes

@@ -26,7 +26,7 @@ class Architecture:
         train: the step function.
         units: FSDP unit patterns that exist in the model.
         batch_dims: as for `hpir.export`.
-        dtype: the model and its floating inputs run in.
+        dtype: the model and its floating inputs run in: float64, or float32 where a model does not run in that.
         tolerance: largest relative difference from eager that counts as equal.
         allow: namespaces of the custom operators it uses.
         refused: what `hpir.export` says of it; empty where it is expected to pass.
@@ -50,7 +50,8 @@ class Architecture:
         """Build the model from a fixed seed, in training mode."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return self.build().to(self.dtype).train()
+            model = self.build().train()
+        return model.double() if self.dtype == torch.float64 else model
 
     def data(self, rows: int) -> dict[str, Any]:
         """Make a global batch from a fixed seed."""

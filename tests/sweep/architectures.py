@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from . import architectures_audio, architectures_multimodal, architectures_text, architectures_vision
+from . import (
+    architectures_audio,
+    architectures_multimodal,
+    architectures_own,
+    architectures_text,
+    architectures_vision,
+)
 from .architecture import Architecture
 
 ARCHITECTURES: tuple[Architecture, ...] = (
@@ -10,5 +16,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     *architectures_vision.ARCHITECTURES,
     *architectures_audio.ARCHITECTURES,
     *architectures_multimodal.ARCHITECTURES,
+    *architectures_own.ARCHITECTURES,
 )
 BY_NAME = {architecture.name: architecture for architecture in ARCHITECTURES}

@@ -55,5 +55,4 @@ def _verdict(equal: bool) -> str:
 
 
 def _rounded(number: int) -> int:
-    step = 10 ** max(len(str(number)) - 2, 0)
-    return round(number / step) * step
+    return int(float(f"{number:.1e}"))
