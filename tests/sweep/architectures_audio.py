@@ -96,7 +96,7 @@ ARCHITECTURES = (
         ("wav2vec2.encoder.layers.*",),
         _SPEECH,
         family="audio",
-        refused="modeling_wav2vec2.py:1609: cannot capture: Data-dependent branching",
+        refused="cannot capture: data-dependent branching: `if`, `while`, `and` or `assert` on a tensor",
         note="branches on the largest label",
     ),
     hugging_face(

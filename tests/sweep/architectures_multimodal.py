@@ -131,7 +131,7 @@ ARCHITECTURES = (
             "num_labels": 3,
         },
         family="multimodal",
-        refused="modeling_vilt.py:107: cannot capture: Could not guard on data-dependent expression",
+        refused="cannot capture: data-dependent branching: a branch on a number or a size",
         note="the number of image patches depends on the values of the pixel mask",
     ),
 )

@@ -394,7 +394,7 @@ STATE_SPACE = (
             "head_dim": 4,
         },
         family="state space",
-        refused="the forward assigns to an attribute of module 'model.layers.0.temporal_block'",
+        refused="the forward assigns to attribute 'conv1d_state' of module 'model.layers.0.temporal_block'",
         note="keeps its recurrent state as an attribute, a new tensor in each step",
     ),
     hugging_face(

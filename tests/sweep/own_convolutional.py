@@ -115,7 +115,7 @@ class DoubleConvolution(nn.Sequential):
 
 
 class UNet(nn.Module):
-    """Down by pooling, up by a transposed convolution and by bilinear interpolation, with skips; sizes need not halve."""
+    """Down by pooling, up by a transposed convolution and by interpolation, with skips; sizes need not halve."""
 
     def __init__(self, classes: int = 3):
         super().__init__()

@@ -155,7 +155,8 @@ def train_autoencoder(model: nn.Module, x: Tensor, noise: Tensor) -> Tensor:
     """Reconstruct, and stay close to the prior."""
     found, mean, log_variance = model(x, noise)
     divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(-1)
-    return F.binary_cross_entropy(torch.sigmoid(found), x) + 0.1 * divergence.mean()
+    loss: Tensor = F.binary_cross_entropy(torch.sigmoid(found), x) + 0.1 * divergence.mean()
+    return loss
 
 
 def train_diffusion(model: nn.Module, image: Tensor, noise: Tensor, steps: Tensor, labels: Tensor) -> Tensor:

@@ -97,7 +97,7 @@ class Llama(nn.Module):
 class RecurrentLM(nn.Module):
     """An embedding, a recurrent layer and a head."""
 
-    def __init__(self, vocabulary: int, kind: type[nn.RNNBase], dim: int = 12):
+    def __init__(self, vocabulary: int, kind: type[nn.LSTM] | type[nn.GRU], dim: int = 12):
         super().__init__()
         self.embed = nn.Embedding(vocabulary, dim)
         self.rnn = kind(dim, dim, num_layers=2, batch_first=True)
