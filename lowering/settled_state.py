@@ -24,9 +24,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CaptureError, RuntimeFault
-from ..runtime import torch_compat
 from ..runtime.trees import flatten_batch
 from .capture_errors import unheard
+from .trial_copy import fake_copy, running_on
 
 T = TypeVar("T")
 
@@ -87,13 +87,13 @@ def _rehearse(model: Any, train_fn: Callable[..., Any], batch: Any) -> _State:
         return {}
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        tensors = [*model.parameters(), *model.buffers(), *flatten_batch(batch).values()]
-        memo: dict[int, Any] = {id(leaf): _fake(leaf, mode) for leaf in tensors if isinstance(leaf, torch.Tensor)}
-        rehearsed, inputs = copy.deepcopy((model, dict(batch)), memo)
+        leaves = [leaf for leaf in flatten_batch(batch).values() if isinstance(leaf, torch.Tensor)]
+        inputs = copy.deepcopy(dict(batch), {id(leaf): mode.from_tensor(leaf, static_shapes=True) for leaf in leaves})
+        rehearsed = fake_copy(model, mode)
         states, runs = [_state(rehearsed)], []
         for _ in range(2):
             recorder = _Recorder()
-            with unheard(), mode, recorder, torch.no_grad(), torch_compat.compiling():
+            with unheard(), running_on(mode), recorder:
                 train_fn(rehearsed, **inputs)
             runs.append(recorder.calls)
             states.append(_state(rehearsed))
@@ -104,13 +104,6 @@ def _rehearse(model: Any, train_fn: Callable[..., Any], batch: Any) -> _State:
     if runs[0] != runs[1] or states[1] != states[2]:
         return {}
     return {path: value for path, value in states[1].items() if states[0].get(path, _ABSENT) != value}
-
-
-def _fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    with mode:
-        device = "cpu" if tensor.is_meta else tensor.device
-        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
-    return nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's is untyped

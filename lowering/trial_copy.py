@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ..runtime import torch_compat
+
 
 def fake_copy(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
     """Return a copy of `model` on fake tensors of `mode`, ties kept.
@@ -28,6 +30,9 @@ def fake_copy(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
 
 @contextlib.contextmanager
 def running_on(mode: FakeTensorMode) -> Iterator[None]:
-    """Run the user's Python on fake tensors as eager torch would, with gradients and nothing compiled."""
-    with mode, torch.enable_grad(), torch.compiler.set_stance("force_eager"):
+    """Run the user's Python on fake tensors as eager torch would, with gradients and nothing compiled.
+
+    Where it asks whether it is compiled, it takes the path that tracing takes.
+    """
+    with mode, torch.enable_grad(), torch.compiler.set_stance("force_eager"), torch_compat.compiling():
         yield

@@ -100,8 +100,6 @@ ARCHITECTURES = (
         language_batch,
         train_language,
         ("rnn",),
-        refused="Attempted to wrap RNN, GRU, or LSTM",
-        note="dynamo traces no recurrent layers",
     ),
     Architecture(
         "gru",
@@ -110,8 +108,6 @@ ARCHITECTURES = (
         language_batch,
         train_language,
         ("rnn",),
-        refused="Attempted to wrap RNN, GRU, or LSTM",
-        note="dynamo traces no recurrent layers",
     ),
     Architecture("gru_cell", _SEQUENCE, lambda: CellLM(VOCABULARY), language_batch, train_language, ("cell",)),
     Architecture(
