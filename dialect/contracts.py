@@ -355,3 +355,9 @@ def verify_random(op: ir.Operation) -> None:
     stream = _integer(op, "stream")
     if stream < 0:
         raise _BrokenError(f"expected stream >= 0, got: {stream}")  # C2
+    if "rows" in op.attributes:
+        rows = _integer(op, "rows")
+        if rows < 1:
+            raise _BrokenError(f"expected rows >= 1, got: {rows}")  # C3
+        if not result.shape or result.shape[0] is None or result.shape[0] % rows:
+            raise _BrokenError(f"expected a first dim that divides into {rows} rows, got: {result}")  # C3

@@ -337,16 +337,20 @@ class AccumulateOp(_VariadicOp, name="accumulate", traits=[Pure]):
 
 
 class UniformOp(Hp.Operation, name="uniform", traits=[Pure]):
-    """Draw uniformly from [0, 1), a pure function of (seed, step, stream, microbatch, data coordinate).
+    """Draw uniformly from [0, 1), a pure function of (seed, step, stream, place in the global batch).
 
     Operands are the sizes. Drawing the same stream again gives the same values: that is what makes a recomputation, and
-    every plan, see the same mask.
+    every plan, see the same mask. With `rows`, the first dim is that many equal blocks, one per row of the microbatch,
+    and each is drawn by the number of its row in the global batch, however that is divided over data ranks and
+    microbatches. Without, the whole is drawn by the number of the microbatch in the global batch.
 
     - C1: operands are `!torch.int`; the result is a floating tensor with one dim per operand.
     - C2: `stream` is not negative.
+    - C3: `rows`, where present, is at least 1 and divides the first dim, whose size is static.
 
     ```mlir
-    %u = "hp.uniform"(%int2, %int4) {stream = 0 : i64} : (!torch.int, !torch.int) -> !torch.vtensor<[2,4],f32>
+    %u = "hp.uniform"(%int2, %int4) {rows = 2 : i64, stream = 0 : i64}
+        : (!torch.int, !torch.int) -> !torch.vtensor<[2,4],f32>
     ```
     """
 
@@ -359,15 +363,17 @@ class UniformOp(Hp.Operation, name="uniform", traits=[Pure]):
 
 
 class NormalOp(Hp.Operation, name="normal", traits=[Pure]):
-    """Draw from the standard normal, a pure function of (seed, step, stream, microbatch, data coordinate).
+    """Draw from the standard normal, a pure function of (seed, step, stream, place in the global batch).
 
-    Operands are the sizes. Drawing the same stream again gives the same values.
+    Operands are the sizes. Drawing the same stream again gives the same values; `rows` is that of `hp.uniform`.
 
     - C1: operands are `!torch.int`; the result is a floating tensor with one dim per operand.
     - C2: `stream` is not negative.
+    - C3: `rows`, where present, is at least 1 and divides the first dim, whose size is static.
 
     ```mlir
-    %n = "hp.normal"(%int2, %int4) {stream = 1 : i64} : (!torch.int, !torch.int) -> !torch.vtensor<[2,4],f32>
+    %n = "hp.normal"(%int2, %int4) {rows = 2 : i64, stream = 1 : i64}
+        : (!torch.int, !torch.int) -> !torch.vtensor<[2,4],f32>
     ```
     """
 

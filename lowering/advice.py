@@ -132,6 +132,16 @@ _RULES = (
         "calls a torch function that gives no tensor",
         "call it before the step",
     ),
+    _Rule(
+        r"function `(?:[gs]et_rng_state|fork_rng)`",
+        "reads or sets the random generator's state within the step",
+        "leave it out; a compiled step draws from the plan's data.seed",
+    ),
+    _Rule(
+        r"UserDefinedObjectVariable\(Generator\)",
+        "uses a torch.Generator",
+        "leave it out; a compiled step draws from the plan's data.seed",
+    ),
     _Rule(r"builtin `time\.(\w+)", "reads the clock (time.{0})", "it would be compiled in as it is now; take it out"),
     _Rule(
         r"builtin operator `breakpoint`",

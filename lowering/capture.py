@@ -30,6 +30,8 @@ from .joint_graph import JointGraph, assemble
 from .meta_tensors import fake_where_meta
 from .model_checks import check_arguments, check_model, unchanged
 from .module_kinds import check_train_function
+from .random_decompositions import DECOMPOSITIONS
+from .random_ops import draw_attention_masks
 from .source_places import definition_place
 from .step_effects import watched
 from .step_module import StepModule, TrainFunction
@@ -89,10 +91,11 @@ def capture(
                 loss_only = step.returns_loss_only(tuple(example.values()))
             if not loss_only:
                 raise
+        draw_attention_masks(captured)
         fake_mode = captured.meta["fake_mode"]
         with tracing(TracingContext(fake_mode)), changed_before_backward(captured):
             inputs = sizes.fake_inputs(fake_mode, example, captured)
-            joint = aot_export_joint_with_descriptors(stack, captured, inputs)
+            joint = aot_export_joint_with_descriptors(stack, captured, inputs, decompositions=DECOMPOSITIONS)
         graph_module = joint.graph_module
         guards = sizes.guards(fake_mode, source)
     drop_tokens(graph_module)

@@ -75,7 +75,8 @@ def _reference(program: Program, state: Mapping[str, torch.Tensor], batch: Mappi
     )
     leaves = flatten_batch(batch)
     results = [
-        simulate(single, state, _rows(function, leaves, rank, ranks), dtype=torch.float64) for rank in range(ranks)
+        simulate(single, state, _rows(function, leaves, rank, ranks), dtype=torch.float64, data_coordinate=rank)
+        for rank in range(ranks)
     ]
     weights = [value for result in results for value in _weights(single, result)]
     divisor = torch.stack(weights).sum() if weights else torch.tensor(ranks)

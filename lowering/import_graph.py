@@ -22,6 +22,8 @@ from ..dialect.signature import Signature, ValueInfo, write_signature
 from ..dialect.types import ELEMENT_TYPES, TORCH_DTYPE_CODES, TensorType
 from ..errors import CaptureError
 from ..runtime.operators import dtype_name
+from ..runtime.program import HP_ATTRIBUTES
+from . import random_ops
 from .advice import unknown_dtype
 from .complex_import import complex_constant, complex_literal, use_scalar_overloads
 from .joint_graph import Described, JointGraph
@@ -35,6 +37,9 @@ class _NodeImporter(GraphNodeImporter):  # type: ignore[misc]  # torch-mlir is u
     def _import_torch_op_overload(self, loc: Any, node: Node, concrete_target: Any = None) -> None:
         target = node.target
         try:
+            if target in random_ops.TARGETS:
+                self._import_draw(loc, node)
+                return
             super()._import_torch_op_overload(loc, node, concrete_target)
         except (NotImplementedError, TypeError, ValueError, AssertionError, RuntimeError, LookupError) as error:
             reason = str(error) or type(error).__name__
@@ -45,6 +50,24 @@ class _NodeImporter(GraphNodeImporter):  # type: ignore[misc]  # torch-mlir is u
             with loc:
                 return complex_constant(arg)
         return super()._import_argument(loc, arg, expected_jit_type)
+
+    def _import_draw(self, loc: Any, node: Node) -> None:
+        sizes: Any = node.args[0]
+        operands = [self._import_argument(loc, size, torch.IntType.get()) for size in sizes]
+        number = ir.IntegerType.get_signless(64)
+        attributes = {
+            name: ir.IntegerAttr.get(number, value)
+            for name, value in node.kwargs.items()
+            if name in HP_ATTRIBUTES[random_ops.TARGETS[node.target]]
+        }
+        op = ir.Operation.create(
+            random_ops.TARGETS[node.target],
+            results=[self._cc.node_val_to_type(node)],
+            operands=operands,
+            attributes=attributes,
+            loc=loc,
+        )
+        self.bind_node_value(node, op.result)
 
     def bind_node_value(self, node: Node, value: Any, result_index: int = 0) -> None:
         """Bind a node to a value and annotate the op that defines it."""

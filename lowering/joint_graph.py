@@ -157,7 +157,7 @@ def assemble(
             values.append(mutated[names[0]])
             described.append(Described("buffer", names))
     graph.output_node().args = (tuple(values),)
-    normalize(graph_module)
+    normalize(graph_module, _batch_rows(plain, inputs, dims))
     return JointGraph(graph_module, tuple(arguments), tuple(described), state)
 
 
@@ -208,6 +208,16 @@ def _read_outputs(
         described.append(Described("output", (name,), batch_dim=dim))
     results = [(plain[index], each) for index, each in enumerate(described)]
     return gradients, mutated, results
+
+
+def _batch_rows(placeholders: Mapping[int, Node], inputs: Sequence[str], dims: Mapping[str, int | None]) -> int | None:
+    """Return the rows of the batch that was traced, None where no input has a batch dim or its size is not fixed."""
+    for index, name in enumerate(inputs):
+        dim = dims[name]
+        if dim is not None:
+            rows = placeholders[index].meta["val"].shape[dim]
+            return rows if isinstance(rows, int) else None
+    return None
 
 
 def _user_place(node: Node, source: str) -> str:

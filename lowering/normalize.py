@@ -3,6 +3,7 @@
 - `detach`, `alias`: values have no autograd history and no aliases in the IR.
 - ops that return a list of views (`split`, `unbind`, `chunk`, ...) become one `slice` or `select` per piece.
 - checks of values (`torch._check`) are left out.
+- every draw of random numbers gets its stream; what draws in another way is refused.
 - every node gets ``hp.module``, ``hp.phase`` and one user source line in its `meta`.
 """
 
@@ -18,6 +19,7 @@ from torch.fx import GraphModule, Node
 
 from ..errors import CaptureError
 from .checkpoint_regions import number_regions
+from .random_ops import number_streams, refusal
 from .size_arithmetic import use_scalar_operators
 from .source_places import is_user_file, last_user_place
 from .value_checks import remove_value_checks
@@ -33,8 +35,16 @@ _CHECKED: dict[Any, Any] = {
 }
 
 
-def normalize(graph_module: GraphModule) -> None:
-    """Bring the graph of `graph_module` to normal form, in place; results stay bitwise the same."""
+def normalize(graph_module: GraphModule, rows: int | None) -> None:
+    """Bring the graph of `graph_module` to normal form, in place; results stay bitwise the same.
+
+    Args:
+        graph_module: the joint graph.
+        rows: of the batch it was traced for, None where there is no fixed number.
+
+    Raises:
+        CaptureError: it draws random numbers in a way that has no stream, at the user's line.
+    """
     graph = graph_module.graph
     graph.set_codegen(torch.fx.graph.CodeGen())
     for node in list(graph.nodes):
@@ -47,32 +57,17 @@ def normalize(graph_module: GraphModule) -> None:
             _expand_view_list(node)
         elif node.target in _CHECKED:
             node.target = _CHECKED[node.target]
-        elif _is_random(node):
-            raise CaptureError(
-                f"{place_of(node)}: random operator '{node.target}' is not captured by this version: "
-                "set dropout probabilities to 0"
-            )
+        else:
+            reason = refusal(node)
+            if reason is not None:
+                raise CaptureError(f"{place_of(node)}: {reason}")
     remove_value_checks(graph)
     use_scalar_operators(graph)
+    number_streams(graph, rows)
     _annotate(graph)
     number_regions(graph)
     graph.eliminate_dead_code(lambda node: not _is_droppable(node))
     graph_module.recompile()
-
-
-def _is_random(node: Node) -> bool:
-    """Return whether a node draws random numbers; one whose dropout probability is 0 does not."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
-        return False
-    given: dict[str, Any] = {
-        argument.name: value for argument, value in zip(target._schema.arguments, node.args, strict=False)
-    }
-    given.update(node.kwargs)
-    for argument in target._schema.arguments:
-        if argument.name in ("dropout_p", "p"):
-            return bool(given.get(argument.name, argument.default_value) != 0)
-    return True
 
 
 def _is_droppable(node: Node) -> bool:

@@ -305,9 +305,9 @@ class RankOps:
         """Make random draws those of this microbatch."""
         self.random = self.random.with_microbatch(microbatch)
 
-    def draw(self, kind: str, sizes: Sequence[int], dtype: torch.dtype, stream: int) -> Tensor:
+    def draw(self, kind: str, sizes: Sequence[int], dtype: torch.dtype, stream: int, rows: int | None = None) -> Tensor:
         """Draw a random tensor: ``hp.uniform`` and ``hp.normal``."""
-        return self.random.draw(kind, sizes, dtype, self.ranks.device, stream=stream)
+        return self.random.draw(kind, sizes, dtype, self.ranks.device, stream=stream, rows=rows)
 
     def drain(self) -> None:
         """Wait until everything sent has left."""

@@ -169,11 +169,12 @@ def draw_inputs(function: Function, ops: RankOps) -> list[torch.Tensor]:
     drawn = []
     for op in random_draws(function):
         (sizes,) = op.args
-        dtype, stream = op.kwargs["dtype"], op.kwargs["stream"]
-        if isinstance(sizes, Ref) or not isinstance(stream, int):
+        dtype, stream, rows = op.kwargs["dtype"], op.kwargs["stream"], op.kwargs.get("rows")
+        if isinstance(sizes, Ref) or not isinstance(stream, int) or not isinstance(rows, (int, type(None))):
             raise RuntimeFault(f"{function.name}: '{op.target}' has sizes that are not known before the run")
         values = materialize(sizes, _unknown, ops.device)
-        drawn.append(ops.draw(op.target.removeprefix("hp."), values, materialize(dtype, _unknown, ops.device), stream))
+        kind, element = op.target.removeprefix("hp."), materialize(dtype, _unknown, ops.device)
+        drawn.append(ops.draw(kind, values, element, stream, rows))
     return drawn
 
 

@@ -20,16 +20,16 @@ target                 operands -> results                    attributes
 ``hp.recv``            nothing -> future (of ``types``)       ``axis``, ``peer``, ``types``
 ``hp.microbatch``      tensor -> tensor                       ``index``, ``count``, ``dim``
 ``hp.accumulate``      N accumulators, N values -> N tensors  none
-``hp.uniform``         sizes (a list) -> tensor               ``stream``, ``dtype``
-``hp.normal``          sizes (a list) -> tensor               ``stream``, ``dtype``
+``hp.uniform``         sizes (a list) -> tensor               ``stream``, ``rows``, ``dtype``
+``hp.normal``          sizes (a list) -> tensor               ``stream``, ``rows``, ``dtype``
 ``call``               as the callee                          ``function``, ``microbatch``
 ``literal``            nothing -> tensor                      ``data`` (nested lists)
 =====================  =====================================  =========================================
 
-``coordinates`` and ``axes`` mean what the dialect reference says of the op of that name; ``coordinates`` is None where
-the whole axis takes part. ``axes`` is a list of names, ``dims`` one int per operand. ``types`` of ``hp.recv`` has a
-pair (dtype name, sizes) per tensor. ``microbatch`` of ``call`` is what the callee's random streams depend on; left out,
-it is the caller's, and 0 at an entry.
+``coordinates``, ``axes`` and ``rows`` mean what the dialect reference says of the op of that name; ``coordinates`` is
+None where the whole axis takes part, ``rows`` where the draw is one block. ``axes`` is a list of names, ``dims`` one
+int per operand. ``types`` of ``hp.recv`` has a pair (dtype name, sizes) per tensor. ``microbatch`` of ``call`` is what
+the callee's random streams depend on; left out, it is the caller's, and 0 at an entry.
 """
 
 from __future__ import annotations
@@ -263,8 +263,8 @@ HP_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "hp.send": ("axis", "peer"),
     "hp.recv": ("axis", "peer"),
     "hp.microbatch": ("index", "count", "dim"),
-    "hp.uniform": ("stream",),
-    "hp.normal": ("stream",),
+    "hp.uniform": ("stream", "rows"),
+    "hp.normal": ("stream", "rows"),
 }
 """What each of them carries of its op in the IR, in the order of the runtime's parameters."""
 

@@ -63,6 +63,7 @@ def simulate(
     dtype: torch.dtype | None = None,
     observe: Observer | None = None,
     check_types: bool = False,
+    data_coordinate: int = 0,
 ) -> SimulationResult:
     """Run one training step of all ranks in this process.
 
@@ -75,6 +76,7 @@ def simulate(
         dtype: run the whole program in this floating dtype instead of its own; `torch.float64` for a reference.
         observe: called after each op with rank, function name, op and the bytes the rank then holds.
         check_types: compare every op's results with the types that the Program states.
+        data_coordinate: of the first data rank, for the random streams: to run one data rank's share of a batch alone.
 
     Raises:
         RuntimeFault: state or batch do not fit the program; an op fails; ranks disagree about a collective, a message
@@ -84,7 +86,7 @@ def simulate(
         >>> result = hpir.simulate(program, dict(model.state_dict()), {"ids": ids})
         >>> result.loss, result.grads["layers.0.up.weight"]
     """
-    simulation = _Simulation(program, step, _device(device), dtype, check_types)
+    simulation = _Simulation(program, step, _device(device), dtype, check_types, data_coordinate)
     results = simulation.run("train", state, batch, observe)
     loss = results.loss()
     grads = results.collect("grad")
@@ -136,6 +138,7 @@ class _Simulation:
     device: torch.device
     dtype: torch.dtype | None
     check_types: bool
+    data_coordinate: int = 0
 
     def __post_init__(self) -> None:
         if self.dtype is not None:
@@ -165,12 +168,12 @@ class _Simulation:
         ranks: list[RankInterpreter] = []
         running: list[Generator[Future, None, list[Any]]] = []
         for rank, function in enumerate(entries):
-            data_coordinate = mesh.position(rank, program.data_axes)
+            data_coordinate = self.data_coordinate + mesh.position(rank, program.data_axes)
             interpreter = RankInterpreter(
                 rank,
                 self.compiled,
                 exchange,
-                RandomContext(program.seed, self.step, 0, data_coordinate),
+                RandomContext(program.seed, self.step, 0, data_coordinate, program.microbatches),
                 observe=observe,
                 check_types=self.check_types,
             )

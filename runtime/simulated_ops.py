@@ -228,7 +228,10 @@ def _random(op: Op, mesh: Mesh, device: torch.device) -> HpOp:
         raise _malformed(op, "dtype", "a dtype")
     torch_dtype = named_value(dtype, device)
     assert isinstance(torch_dtype, torch.dtype)
-    return HpOp(lambda values, rank, site: rank.random.draw(kind, values[0], torch_dtype, device, stream=stream))
+    rows = None if op.kwargs.get("rows") is None else _int(op, "rows")
+    return HpOp(
+        lambda values, rank, site: rank.random.draw(kind, values[0], torch_dtype, device, stream=stream, rows=rows)
+    )
 
 
 def _accumulate(op: Op, overwrite: Sequence[bool]) -> HpOp:

@@ -18,13 +18,16 @@ from .collectives import RankOps
 from .device import RankMesh, init_process_group, rank_device, required_channels, required_groups
 from .gradients import clip_gradients
 from .initialize import InitFunction
-from .operators import torch_dtype
+from .operators import describe, torch_dtype
 from .program import Function, Program, Result
 from .random import RandomContext
 from .sizes import SizeReader
 from .state import ModelState
 from .static_inputs import describe_leaf, refuse_gradients, take_static
 from .trees import build_outputs, flatten_batch
+
+STEPS = "hpir.steps"
+"""Name of the number of training steps run in a step's state: random streams go on from it."""
 
 
 class Step:
@@ -44,7 +47,7 @@ class Step:
     Attributes:
         program: the Program.
         model: the model.
-        steps: number of training steps run, which random streams depend on; set it when training is resumed.
+        steps: number of training steps run, which random streams depend on; `state_dict` holds it.
 
     Raises:
         RuntimeFault: the mesh does not fit the process group, the Program or the model differs between ranks, or the
@@ -69,7 +72,7 @@ class Step:
         compare_digests(program, device)
         self.program = program
         self.model = model
-        self.steps = 0
+        self._steps = torch.zeros((), dtype=torch.int64)
         self._ranks = RankMesh(
             program.mesh, device, groups=required_groups(program), channels=required_channels(program)
         )
@@ -82,6 +85,15 @@ class Step:
         self._data_coordinate = program.mesh.position(rank, program.data_axes)
         self._train = self._entry(train)
         self._evaluate = self._entry(evaluate)
+
+    @property
+    def steps(self) -> int:
+        """Number of training steps run."""
+        return int(self._steps)
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._steps.fill_(steps)
 
     def _entry(self, function: Function) -> _Entry:
         return _Entry(self.program, function, self._state, self._executable.aliases[function.name].owned)
@@ -115,6 +127,9 @@ class Step:
     def evaluate(self, **batch: Any) -> tuple[Tensor, Any]:
         """Run forward only; nothing is changed.
 
+        A model compiled in training mode is evaluated in training mode: its dropout masks are those of the next
+        training step on the same rows.
+
         Args:
             batch: this data rank's whole batch, as compiled for.
 
@@ -138,20 +153,31 @@ class Step:
         return self.model.named_parameters()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return parameters and persistent buffers by the whole model's names; they share memory with the model."""
-        return self.model.state_dict()
+        """Return parameters and persistent buffers by the whole model's names, and the number of steps run.
+
+        They share memory with the model and the step, so that `torch.distributed.checkpoint.load` restores them in
+        place. The number is under the name `STEPS`; ``model.state_dict()`` is the same without it.
+        """
+        return {**self.model.state_dict(), STEPS: self._steps}
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Copy parameters and buffers from `state` into the model.
+        """Copy parameters and buffers from `state` into the model, and the number of steps run, where it is there.
 
         Args:
             state: by the whole model's names; DTensors, or plain tensors of the whole shape, the same on every rank.
+                That of a plain model has no number of steps, and leaves it as it is.
             strict: names that are missing or unknown are errors.
 
         Raises:
             RuntimeFault: they are, or a value has another shape.
         """
-        self._state.load(state, strict=strict)
+        values = dict(state)
+        steps = values.pop(STEPS, None)
+        if steps is not None and not (isinstance(steps, int) or (isinstance(steps, Tensor) and steps.numel() == 1)):
+            raise RuntimeFault(f"'{STEPS}': expected a number, got: {describe(steps)}")
+        self._state.load(values, strict=strict)
+        if steps is not None:
+            self.steps = int(steps)
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
         """Scale gradients so that the norm of the whole model's, over all ranks, is at most `max_norm`.
@@ -188,7 +214,9 @@ class Step:
     def _run(self, entry: _Entry, batch: Mapping[str, Any]) -> Sequence[tuple[Result, Tensor, bool]]:
         rank = self._ranks.rank
         arguments = entry.read(entry.inputs(batch, self._ranks.device, rank))
-        self._ops.random = RandomContext(self.program.seed, self.steps, 0, self._data_coordinate)
+        self._ops.random = RandomContext(
+            self.program.seed, self.steps, 0, self._data_coordinate, self.program.microbatches
+        )
         place = fault = ""
         values: Sequence[Tensor] | None = None
         try:

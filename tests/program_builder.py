@@ -201,6 +201,7 @@ def program_of(
     data_axes: Sequence[str] = (),
     train: Sequence[str] = (),
     evaluate: Sequence[str] = (),
+    microbatches: int = 1,
     **options: Any,
 ) -> Program:
     """Make a Program of functions; the last one is what every rank enters unless `train` says otherwise."""
@@ -208,7 +209,7 @@ def program_of(
     program = Program(
         mesh=mesh,
         data_axes=tuple(data_axes),
-        microbatches=1,
+        microbatches=microbatches,
         functions={function.name: function for function in functions},
         train=train,
         evaluate=tuple(evaluate) or train,

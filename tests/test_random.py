@@ -1,4 +1,4 @@
-"""Random streams: functions of seed, step, stream, microbatch and data coordinate, and of nothing else."""
+"""Random streams: functions of seed, step, stream and place in the global batch, and of nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpir.runtime.random import RandomContext, draw, mixed_seed
 from hpir.runtime.simulate import simulate
 
 CPU = torch.device("cpu")
-NUMBERS = {"seed": 3, "step": 5, "stream": 7, "microbatch": 2, "data_coordinate": 1}
+NUMBERS = {"seed": 3, "step": 5, "stream": 7, "microbatch": 4}
 
 
 def sample(kind: str = "uniform", dtype: torch.dtype = torch.float32, **changes: int) -> Tensor:
@@ -39,7 +39,35 @@ def test_each_number_changes_the_values(name: str) -> None:
 
 def test_numbers_are_not_interchangeable() -> None:
     assert not torch.equal(sample(step=1, stream=2), sample(step=2, stream=1))
-    assert not torch.equal(sample(microbatch=1, data_coordinate=0), sample(microbatch=0, data_coordinate=1))
+    assert not torch.equal(sample(stream=1, microbatch=2), sample(stream=2, microbatch=1))
+
+
+@pytest.mark.parametrize("kind", ("uniform", "normal"))
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
+def test_rows_do_not_depend_on_how_the_batch_is_divided(kind: str, dtype: torch.dtype) -> None:
+    def part(rows: int, microbatch: int) -> Tensor:
+        numbers = {**NUMBERS, "microbatch": microbatch}
+        # Two heads per row, which the step folds into the first dim.
+        return draw(kind, (2 * rows, 3, 5), dtype, CPU, rows=rows, **numbers)
+
+    whole = part(12, 0)
+    for parts in (2, 3, 4, 6, 12):
+        assert torch.equal(torch.cat([part(12 // parts, number) for number in range(parts)]), whole)
+    assert len({tuple(row.flatten().tolist()) for row in whole.view(12, 2, 3, 5)}) == 12
+
+
+def test_rows_without_elements() -> None:
+    assert draw("uniform", (4, 0), torch.float32, CPU, rows=4, **NUMBERS).shape == (4, 0)
+
+
+def test_one_row_is_drawn_as_one_block() -> None:
+    assert torch.equal(draw("uniform", (32,), torch.float32, CPU, rows=1, **NUMBERS), sample())
+
+
+@pytest.mark.parametrize(("sizes", "rows"), (((), 1), ((5, 2), 2), ((4,), 0)))
+def test_rows_that_do_not_divide_the_first_dim(sizes: tuple[int, ...], rows: int) -> None:
+    with pytest.raises(RuntimeFault, match=rf"cannot draw {rows} rows of random values of shape \["):
+        draw("uniform", sizes, torch.float32, CPU, rows=rows, **NUMBERS)
 
 
 def test_mixed_seed_spreads_over_64_bits() -> None:
@@ -50,6 +78,7 @@ def test_mixed_seed_spreads_over_64_bits() -> None:
         for microbatch in range(20)
     }
     assert len(seeds) == 8000
+    assert mixed_seed(1, 2, 3) == mixed_seed(3, start=mixed_seed(1, 2))
     # torch's CPU generator takes the low 32 bits.
     assert len({seed & 0xFFFFFFFF for seed in seeds}) > 7990
     for bit in range(64):
@@ -91,8 +120,8 @@ def test_uniform_stays_below_one(dtype: torch.dtype) -> None:
 
 
 def test_context_draws_as_its_numbers() -> None:
-    context = RandomContext(seed=3, step=5, data_coordinate=1)
-    assert torch.equal(context.with_microbatch(2).draw("uniform", (32,), torch.float32, CPU, stream=7), sample())
+    context = RandomContext(seed=3, step=5, data_coordinate=1, microbatches=3)
+    assert torch.equal(context.with_microbatch(1).draw("uniform", (32,), torch.float32, CPU, stream=7), sample())
 
 
 @pytest.mark.parametrize(
@@ -117,7 +146,7 @@ def random_program(mesh: Mesh, data_axes: tuple[str, ...], seed: int = 0) -> Pro
     for microbatch in range(2):
         for ref in main.call(callee, microbatch=microbatch)[:2]:
             main.result(ref)
-    return program_of(callee, main.build(), mesh=mesh, data_axes=data_axes, seed=seed)
+    return program_of(callee, main.build(), mesh=mesh, data_axes=data_axes, microbatches=2, seed=seed)
 
 
 def drawn(program: Program, **options: Any) -> list[tuple[Tensor, ...]]:
@@ -134,7 +163,8 @@ def test_streams_do_not_depend_on_the_mesh() -> None:
     square = drawn(random_program(Mesh.of({"tp": 2, "dp": 2}), ("dp",)))
     hybrid = drawn(random_program(Mesh.of({"rep": 2, "shard": 1, "pp": 2}), ("rep", "shard")))
     assert same(alone, pair[0])
-    assert not same(pair[0], pair[1])
+    # Two ranks of two microbatches: four different draws.
+    assert len({tuple(values[place].tolist()) for values in pair for place in (0, 2)}) == 4
     for rank, coordinate in enumerate((0, 1, 0, 1)):
         assert same(square[rank], pair[coordinate])
     for rank, coordinate in enumerate((0, 0, 1, 1)):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from hpir.errors import RuntimeFault
 from hpir.mesh import Mesh
 from hpir.runtime.program import Program, TensorType
-from hpir.runtime.step import Step
+from hpir.runtime.step import STEPS, Step
 
 ONE = Mesh(("all",), (1,))
 
@@ -231,7 +231,7 @@ def test_state_is_loaded_by_the_whole_models_names(programs: Any) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(5)
         other = case.build()
-    assert list(step.state_dict()) == list(other.state_dict())
+    assert list(step.state_dict()) == [*other.state_dict(), STEPS]
     step.load_state_dict(other.state_dict())
     assert_equal_models(model, other)
     state = dict(other.state_dict())
@@ -246,6 +246,29 @@ def test_state_is_loaded_by_the_whole_models_names(programs: Any) -> None:
     with pytest.raises(RuntimeFault, match=f"state lacks '{name}'"):
         step.load_state_dict(state)
     step.load_state_dict(state, strict=False)
+
+
+def test_the_number_of_steps_is_part_of_the_state(programs: Any) -> None:
+    step, model, _, case = pair(programs("uneven"), "uneven")
+    batch = own_batch(case, step.program, 0)
+    step(**batch)
+    step(**batch)
+    saved = {name: value.clone() for name, value in step.state_dict().items()}
+    assert saved[STEPS].dtype == torch.int64 and saved[STEPS].item() == step.steps == 2
+    step(**batch)
+    assert step.state_dict()[STEPS].item() == step.steps == 3
+    step.load_state_dict(saved)
+    assert step.steps == 2
+    # A plain model's state has none, and leaves it; a number will do as well as a tensor.
+    step.load_state_dict(model.state_dict())
+    assert step.steps == 2
+    step.load_state_dict({**model.state_dict(), STEPS: 11})
+    assert step.steps == 11
+    # A checkpoint is loaded into the tensors themselves.
+    step.state_dict()[STEPS].fill_(5)
+    assert step.steps == 5
+    with pytest.raises(RuntimeFault, match=f"'{STEPS}': expected a number, got: '2'"):
+        step.load_state_dict({**saved, STEPS: "2"})
 
 
 def test_a_model_that_is_not_the_programs_is_refused(programs: Any) -> None:

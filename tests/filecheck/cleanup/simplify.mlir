@@ -59,14 +59,15 @@ func.func @literals() -> (!torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>, !tor
 // Other operands, another order of operands or another attribute make another op.
 // CHECK-LABEL: func.func @not_equal
 // CHECK-COUNT-2: torch.aten.mm
-// CHECK-COUNT-2: hp.uniform
-func.func @not_equal(%x: !torch.vtensor<[4,4],f32>, %y: !torch.vtensor<[4,4],f32>) -> (!torch.vtensor<[4,4],f32>, !torch.vtensor<[4,4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>) {
+// CHECK-COUNT-3: hp.uniform
+func.func @not_equal(%x: !torch.vtensor<[4,4],f32>, %y: !torch.vtensor<[4,4],f32>) -> (!torch.vtensor<[4,4],f32>, !torch.vtensor<[4,4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>) {
   %0 = torch.aten.mm %x, %y : !torch.vtensor<[4,4],f32>, !torch.vtensor<[4,4],f32> -> !torch.vtensor<[4,4],f32>
   %1 = torch.aten.mm %y, %x : !torch.vtensor<[4,4],f32>, !torch.vtensor<[4,4],f32> -> !torch.vtensor<[4,4],f32>
   %int4 = torch.constant.int 4
   %2 = "hp.uniform"(%int4) {stream = 0 : i64} : (!torch.int) -> !torch.vtensor<[4],f32>
   %3 = "hp.uniform"(%int4) {stream = 1 : i64} : (!torch.int) -> !torch.vtensor<[4],f32>
-  return %0, %1, %2, %3 : !torch.vtensor<[4,4],f32>, !torch.vtensor<[4,4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>
+  %4 = "hp.uniform"(%int4) {rows = 2 : i64, stream = 0 : i64} : (!torch.int) -> !torch.vtensor<[4],f32>
+  return %0, %1, %2, %3, %4 : !torch.vtensor<[4,4],f32>, !torch.vtensor<[4,4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>
 }
 
 // So does another result type.

@@ -33,3 +33,39 @@ func.func @negative_stream(%n: !torch.int) {
   %0 = "hp.uniform"(%n) {stream = -1 : i64} : (!torch.int) -> !torch.vtensor<[2],f32>
   return
 }
+
+// -----
+
+// C3: at least one row.
+func.func @no_rows(%n: !torch.int) {
+  // expected-error@below {{'hp.uniform' op expected rows >= 1, got: 0}}
+  %0 = "hp.uniform"(%n) {rows = 0 : i64, stream = 0 : i64} : (!torch.int) -> !torch.vtensor<[2],f32>
+  return
+}
+
+// -----
+
+// C3: the first dim is a multiple of the rows.
+func.func @uneven_rows(%n: !torch.int) {
+  // expected-error@below {{'hp.uniform' op expected a first dim that divides into 2 rows, got: !torch.vtensor<[3],f32>}}
+  %0 = "hp.uniform"(%n) {rows = 2 : i64, stream = 0 : i64} : (!torch.int) -> !torch.vtensor<[3],f32>
+  return
+}
+
+// -----
+
+// C3: the first dim is static.
+func.func @dynamic_rows(%n: !torch.int) {
+  // expected-error@below {{'hp.uniform' op expected a first dim that divides into 2 rows, got: !torch.vtensor<[?],f32>}}
+  %0 = "hp.uniform"(%n) {rows = 2 : i64, stream = 0 : i64} : (!torch.int) -> !torch.vtensor<[?],f32>
+  return
+}
+
+// -----
+
+// C3: there is a first dim.
+func.func @rows_of_a_scalar() {
+  // expected-error@below {{'hp.uniform' op expected a first dim that divides into 1 rows, got: !torch.vtensor<[],f32>}}
+  %0 = "hp.uniform"() {rows = 1 : i64, stream = 0 : i64} : () -> !torch.vtensor<[],f32>
+  return
+}
