@@ -189,11 +189,7 @@ def _read_outputs(
                 gradients[name] = node
         elif isinstance(description, InputMutationAOTOutput):
             target = description.mutated_input
-            if not isinstance(target, BufferAOTInput):
-                what = f"parameter '{_strip(target.target)}'" if isinstance(target, ParamAOTInput) else "an input"
-                raise CaptureError(
-                    f"{_user_place(node, source)}: {what} is changed in place; compute a new tensor instead"
-                )
+            assert isinstance(target, BufferAOTInput)  # `check_graph` has refused others
             mutated[canonical[_strip(target.target)]] = node
         elif isinstance(description, PlainAOTOutput):
             plain[description.idx] = node
