@@ -26,7 +26,7 @@ def static_value(leaf: Any) -> tuple[Arg] | None:
     A member of an enumeration is kept by its class's and its own name.
     """
     if type(leaf) in _PLAIN:
-        return (leaf,)
+        return None if isinstance(leaf, str) and not _is_text(leaf) else (leaf,)
     if isinstance(leaf, torch.dtype):
         return (Named("dtype", dtype_name(leaf)),)
     if isinstance(leaf, enum.Enum):
@@ -34,6 +34,14 @@ def static_value(leaf: Any) -> tuple[Arg] | None:
     if isinstance(leaf, Named) and leaf.kind in ("dtype", "enum"):
         return (leaf,)
     return None
+
+
+def _is_text(leaf: str) -> bool:
+    try:
+        leaf.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def spelling(value: Arg) -> str:
@@ -54,6 +62,8 @@ def describe_leaf(leaf: Any) -> str:
 def hint_for(leaf: Any) -> str:
     """Return what to do about a leaf that is neither tensor nor Python value, in brackets, or an empty string."""
     kind = type(leaf)
+    if kind is str:
+        return " (of characters that UTF-8 can encode)"
     if kind.__module__.partition(".")[0] == "numpy":
         advice = "torch.from_numpy makes it a tensor" if kind.__name__ == "ndarray" else ".item() makes it a number"
         return f" (of numpy: {advice})"

@@ -201,6 +201,7 @@ X = torch.ones(2, 3, dtype=torch.float64)
 UNFIT: tuple[tuple[Any, str], ...] = (
     (X.numpy(), r"input 'x' is a ndarray, expected a tensor, .* \(of numpy: torch.from_numpy makes it a tensor\)"),
     (X.numpy()[0, 0], r"input 'x' is a float64, .* \(of numpy: .item\(\) makes it a number\)"),
+    ("\ud800", r"input 'x' is a str, expected a tensor, .* \(of characters that UTF-8 can encode\)"),
     ({"y": {1, 2}}, "input 'x.y' is a set, expected a tensor, a number, a string, None or a dict, list, tuple or"),
     ({"y": {0: X}}, "batch: key 0 in 'x.y' is of type int, expected a string"),
     ({"y.z": X}, "batch: key 'y.z' in 'x': expected a name without dots"),
@@ -224,3 +225,24 @@ def test_a_batch_that_is_no_mapping_is_refused() -> None:
     for batch in (Checked(X, X), [X], X):
         with pytest.raises(hpir.CaptureError, match="expected the batch to be a mapping of inputs, got: "):
             hpir.export(model_of(), mean_of, batch)  # type: ignore[arg-type]
+
+
+def test_a_malformed_attribute_of_values_is_an_error_at_the_function() -> None:
+    from torch_mlir import ir
+
+    from hpir.lowering.to_program import to_program
+
+    module = exported_of("values").module
+    function = module.body.operations[0].operation
+    for text, message in (
+        ("3 : i64", "expected hp.static_inputs to be a dictionary of values by input, got: 3 : i64"),
+        ("{a = {complex = [1.0]}}", "hp.static_inputs: expected a Python value for 'a', got: {complex = "),
+        ('{a = {layout = "strided"}}', "expected a Python value for 'a'"),
+        ('{a = {int = "1x"}}', "expected a Python value for 'a'"),
+        ("{a = [1]}", "expected a Python value for 'a'"),
+    ):
+        with module.context:
+            function.attributes["hp.static_inputs"] = ir.Attribute.parse(text)
+        with pytest.raises(hpir.HpirError) as error:
+            to_program(module)
+        assert message in str(error.value)
