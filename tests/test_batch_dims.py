@@ -100,7 +100,7 @@ def test_all_inputs_given_whole_leave_the_ranks_alike() -> None:
         torch.testing.assert_close(result.loss, expected.loss)
         for name, gradient in expected.grads.items():
             torch.testing.assert_close(result.grads[name], gradient)
-    with pytest.raises(hpir.PassError, match="returns a weight, but no input has a batch dim: 2 ranks would count the"):
+    with pytest.raises(hpir.PassError, match="the loss is weighted, but no input is split over the data axes"):
         hpir.compile_program(exported, DP2)
 
 

@@ -70,8 +70,7 @@ class HpFsdp(ModulePass):
     Leaves: level "spmd". Parameters and what the forward computes from them are kept bitwise without `param-dtype`;
         gradients are those of the mean (or sum) over the ranks, up to the order of additions.
     Does not handle: parameters of dynamic shape; a dim 0 whose rows a tensor axis does not divide; a function that
-        it ran on before or that communicates over a data axis; a weight where no input has a batch dim, because every
-        rank would count the same rows; complex parameters in `param-dtype` (they stay as
+        it ran on before or that communicates over a data axis; complex parameters in `param-dtype` (they stay as
         stored). These are refused before anything is changed, the last excepted.
 
     Options:
@@ -144,7 +143,6 @@ class HpFsdp(ModulePass):
         function = functions[0]
         signature = read_signature(function, mesh)
         self._check_weight(function, signature, axes, mesh)
-        _check_weight(function, signature, mesh.count(axes.all))
         phases = Phases(function)
         check_communication(function, axes, self.name)
         request = ShardingRequest(axes, self.units, self.ignore, self.param_dtype, self.name)
@@ -188,14 +186,4 @@ class HpFsdp(ModulePass):
             shard=mesh.in_mesh_order(self.axes),
             replicate=mesh.in_mesh_order(self.replicate_axes),
             all=mesh.in_mesh_order((*self.axes, *self.replicate_axes)),
-        )
-
-
-def _check_weight(function: ir.Operation, signature: Signature, ranks: int) -> None:
-    split = any(info.batch_dim is not None for info in signature.with_role("input"))
-    if ranks > 1 and not split and signature.results_with_role("weight"):
-        raise error_at(
-            function,
-            f"returns a weight, but no input has a batch dim: {ranks} ranks would count the same rows; give an input "
-            "one, or return a plain loss",
         )
