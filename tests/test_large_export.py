@@ -101,6 +101,7 @@ def test_on_the_meta_device_the_graph_is_that_of_a_model_with_values(dtype: torc
         model = on_meta(dtype)
         exported = hpir.export(model, next_token_loss, inputs)
         assert exported.text() == plain.text()
+        assert hpir.export(build(TINY, dtype), next_token_loss, inputs).text() == plain.text()
         assert exported.state["layers.1.attention.wq.weight"] is model.get_parameter("layers.1.attention.wq.weight")
         assert all(tensor.is_meta and type(tensor) in (Tensor, nn.Parameter) for tensor in exported.state.values())
 
