@@ -86,10 +86,10 @@ PARTS = {
         _large,
         """\
 - The model is `examples/llama.py` at the shape of Llama 3 70B, bfloat16, batch 1x4096, on the meta device. Each size is
-  exported once, in a process of its own, with one thread; peak memory is that process's, torch and all. What follows the
-  export is done twice, and the lesser time counts.
-- Times are processor time, so that other work on the machine does not count. Growth is the time per layer of the whole
-  model over that of the second size; what does not grow with the model makes it less than one.
+  exported once, in a process of its own, with one thread; peak memory is that process's, torch and all.
+- Times are processor time, so that other work on the machine counts little; of what follows the export, the lesser of
+  two. Growth is the time per layer of the whole model over that of the second size; what does not grow with the model
+  makes it less than one.
 - **The road**: 256 data ranks, a unit per layer, 4 microbatches, gradients reduced in float32.
 """,
     ),
