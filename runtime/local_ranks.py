@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ..errors import HpirError, RuntimeFault
 from .program import Argument, Program
+from .static_inputs import take_static
 from .trees import flatten_batch, nest_leaves
 
 _POLL_S = 0.1
@@ -61,7 +62,8 @@ def train_local(
     context = mp.get_context("spawn")
     reports: Any = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        torch.save({"state": dict(state), "batch": flatten_batch(batch)}, Path(folder) / "data.pt")
+        leaves = take_static(program.static_inputs, flatten_batch(batch))
+        torch.save({"state": dict(state), "batch": leaves}, Path(folder) / "data.pt")
         arguments = (str(path), folder, program.mesh.size, steps, backend, tuple(allow), timeout, reports)
         processes = [
             context.Process(target=_rank_main, args=(rank, *arguments), daemon=True)
@@ -154,7 +156,7 @@ def _train(
         if name in loaded["state"]
     }
     step = Step(program, model, constants=constants, backend=backend, allow=allow)
-    batch = nest_leaves(_rows(program, rank, entry.arguments, loaded["batch"]))
+    batch = nest_leaves({**_rows(program, rank, entry.arguments, loaded["batch"]), **program.static_inputs})
     losses = []
     for _ in range(steps):
         begin = time.perf_counter()

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import RuntimeFault
+from .program import Named
 
 _NOT_FINITE = (float("inf"), float("-inf"))
 
@@ -69,7 +70,7 @@ def items_of(value: Any, path: str) -> tuple[str, Iterator[tuple[str, Any]]] | N
     Raises:
         RuntimeFault: while the children are read: a key is no string or contains a dot.
     """
-    if value is None or isinstance(value, torch.Tensor):
+    if value is None or isinstance(value, (torch.Tensor, Named)):
         return None
     if isinstance(value, Mapping):
         return "dict", ((_checked(key, path), child) for key, child in value.items())

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections import UserDict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from models import BY_NAME
+
+import hpir
 
 BIN = Path(sys.executable).parent
 BUILD = """
@@ -157,3 +162,27 @@ def test_a_damaged_program_is_refused(folder: Path) -> None:
     assert "not a Program" in fail("hp-run", "damaged", "--simulate", cwd=folder)
     file.write_text(json.dumps({"schema": 99}))
     assert "schema version 99" in fail("hp-run", "damaged", "--simulate", cwd=folder)
+
+
+def test_python_values_of_a_batch_are_compared(folder: Path) -> None:
+    class Kind(enum.Enum):
+        PLAIN = 1
+
+    def train(model: torch.nn.Module, x: dict[str, torch.Tensor], rate: float, dtype: torch.dtype, kind: Kind) -> Any:
+        return (model(x["a"]).to(dtype) * rate).mean()
+
+    def batch(rows: int) -> dict[str, Any]:
+        return {"x": {"a": torch.ones(rows, 3)}, "rate": 2.5, "dtype": torch.float64, "kind": Kind.PLAIN}
+
+    exported = hpir.export(torch.nn.Linear(3, 3), train, batch(2))
+    hpir.compile_program(exported, {"mesh": {"dp": 2}, "fsdp": {"axes": ["dp"]}}).save(folder / "values")
+    assert succeed("hp-run", "values", "--check", cwd=folder)
+    assert "step 0: loss" in succeed("hp-run", "values", "--nproc", "2", cwd=folder)
+    torch.save({"x": {"a": torch.ones(4, 3)}, "dtype": torch.float32}, folder / "other.pt")
+    assert "input 'dtype': the step was compiled for the value torch.float64, got: torch.float32" in fail(
+        "hp-run", "values", "--simulate", "--batch", "other.pt", cwd=folder
+    )
+    torch.save({"x": UserDict(a=torch.ones(4, 3))}, folder / "objects.pt")
+    assert "--batch is no file of tensors: it holds objects of other types; save tensors and Python values" in fail(
+        "hp-run", "values", "--simulate", "--batch", "objects.pt", cwd=folder
+    )

@@ -102,6 +102,8 @@ def _load(path: str, option: str) -> Mapping[str, Any]:
         raise RuntimeFault(f"{path}: error: cannot read {option}: {(error.strerror or str(error)).lower()}") from None
     except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError, KeyError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
+        if first.startswith("Weights only load failed"):
+            first = "it holds objects of other types; save tensors and Python values in dicts, lists and tuples"
         raise RuntimeFault(f"{path}: error: {option} is no file of tensors: {first}") from None
     if not isinstance(loaded, Mapping):
         raise RuntimeFault(f"{path}: error: {option} holds a {type(loaded).__name__}, expected a dict of tensors")
