@@ -156,6 +156,11 @@ def test_the_page_has_every_row() -> None:
         "`hp-opt --version`",
         "`hp-opt` on an empty module",
         "`xdsl-opt -p cse` over `hp-opt --cse`, 20,000 ops",
+        "`hpir.export` of a Llama, 80 layers, 70.6B parameters: peak memory",
+        "`hpir.export`, seconds per layer at 2, 8, 32, 80 layers",
+        *(f"{stage} at 80 layers" for stage in (large_export.EXPORT, *large_export.ROAD)),
+        "the Program of 80 layers over 256 ranks",
+        "`hpir.export` of `LlamaForCausalLM`, the same shape: peak memory",
     ):
         assert f"\n| {subject} | " in page
 
