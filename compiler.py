@@ -75,7 +75,7 @@ def compile(  # noqa: A001 - the public name is fixed
 
     Args:
         model: the model to train.
-        train_fn: called as ``train_fn(model, **batch)``; returns the loss or ``(loss, outputs)``.
+        train_fn: called as ``train_fn(model, **batch)``; returns the loss or ``(loss, outputs)``, as for `hpir.export`.
         batch: one data rank's whole batch, as every call of the step will have it; it is split into microbatches. With
             a dynamic batch dim and a `WeightedLoss`, microbatches may differ by a row.
         plan: a `Plan` or the same keys as a dict; None for one rank.

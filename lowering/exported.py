@@ -67,8 +67,9 @@ def export(
 
     Args:
         model: any `torch.nn.Module`; its training flag, frozen and shared parameters are taken as they are.
-        train_fn: called as ``train_fn(model, **batch)``; returns the loss (a floating tensor of shape [] or [1]) or
-            ``(loss, outputs)`` with outputs a nested dict, list or tuple of tensors.
+        train_fn: called as ``train_fn(model, **batch)``; returns the loss (a floating tensor of shape [] or [1], or a
+            `hpir.WeightedLoss`) or ``(loss, outputs)`` with outputs nested mappings, lists, tuples and dataclasses of
+            tensors, numbers and strings.
         batch: keyword inputs: tensors of the shapes and dtypes to compile for, and Python values, which are compiled in
             and must be the same in every batch; nested in mappings, lists, tuples and dataclasses.
         batch_dims: the dim that microbatches and data ranks split, for all inputs, or by path of an input or of a
