@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..runtime import torch_compat
+from .grad_scaler import refused_when_on
 
 
 def fake_copy(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
@@ -34,5 +35,6 @@ def running_on(mode: FakeTensorMode) -> Iterator[None]:
 
     Where it asks whether it is compiled, it takes the path that tracing takes.
     """
-    with mode, torch.enable_grad(), torch.compiler.set_stance("force_eager"), torch_compat.compiling():
+    stance = torch.compiler.set_stance("force_eager")
+    with mode, torch.enable_grad(), stance, torch_compat.compiling(), refused_when_on():
         yield
