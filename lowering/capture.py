@@ -8,7 +8,7 @@ every argument and result described by a role and names. The same two steps are 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -78,6 +78,12 @@ def capture(
             # A step that computes nothing fails within torch; running it tells what is wrong with what it returns.
             step.learn_results(source, leaves, dims, sizes.dims)
             raise fault
+        if effects.of_model():
+            with suppress(*DATA_DEPENDENT):
+                lost = step.keep_assigned(leaves, dims)
+                with watched(train_fn) as effects:
+                    captured = dynamo_graph_capture_for_export(step)(*example)
+                effects.drop_kept(model, lost)
         effects.check(source)
         check_assignments(captured)
         check_regions(captured, source)

@@ -13,7 +13,7 @@ import importlib
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from traceback import FrameSummary
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from torch import nn
 from torch._guards import TracingContext
 
 from ..errors import CaptureError
+from .assigned_state import is_recomputed
 from .source_places import Place, is_library_file, is_user_file, place_in
 
 LOGGER = logging.getLogger("hpir")
@@ -44,12 +45,16 @@ class Effect:
         what: that is done, in words.
         place: in the user's code.
         advice: what to do instead; empty for `output`.
+        module: of a change of the model's own state, the path of the module.
+        attributes: and the attributes that are assigned; empty for its buffers.
     """
 
     kind: Literal["output", "state", "random", "identity"]
     what: str
     place: Place
     advice: str = ""
+    module: str | None = None
+    attributes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -64,6 +69,27 @@ class StepEffects:
         if kind == "identity" and not (stack and is_user_file(stack[-1].filename)):
             return
         self.effects[Effect(kind, what, place_in(stack), advice)] = None
+
+    def drop_kept(self, model: nn.Module, lost: Collection[str]) -> None:
+        """Forget the changes of the model's state that a compiled step keeps, and those that are none.
+
+        Args:
+            model: whose.
+            lost: paths of the modules that have buffers it does not keep.
+        """
+        for effect in list(self.effects):
+            if effect.module is None:
+                continue
+            if effect.attributes:
+                kept = is_recomputed(model.get_submodule(effect.module), effect.attributes)
+            else:
+                kept = effect.module not in lost
+            if kept:
+                del self.effects[effect]
+
+    def of_model(self) -> bool:
+        """Return whether the model's own state is changed otherwise than in place."""
+        return any(effect.module is not None for effect in self.effects)
 
     def check(self, source: str) -> None:
         """Refuse what a compiled step would do differently; make a remark of what it leaves out.
@@ -205,11 +231,23 @@ def _add_changes(heard: StepEffects, side_effects: Any, variables: Sequence[str]
         attributes = list(side_effects.store_attr_mutations.get(variable, ()))
         what, advice = _change(name, attributes, variables)
         stacks: list[list[FrameSummary]] = side_effects.mutation_user_stacks.get(variable) or [[]]
-        heard.effects[Effect("state", what, place_in(stacks[0]), advice)] = None
+        module = _module_of(name) if attributes or name.endswith("._buffers") else None
+        heard.effects[Effect("state", what, place_in(stacks[0]), advice, module, tuple(attributes))] = None
 
 
 _MODEL = "L['self']._modules['model']"
+_MODULE = re.compile(
+    re.escape(_MODEL) + r"((?:(?:\._modules|\.__dict__\['_modules'\])\['[^'\[\]]+'\])*)(?:\._buffers)?"
+)
 _OF_THE_MODEL = "the forward assigns to "
+
+
+def _module_of(name: str) -> str | None:
+    """Return the path of the module of the model that dynamo's name is of, or whose buffers; None for all else."""
+    found = _MODULE.fullmatch(name)
+    if found is None:
+        return None
+    return ".".join(re.findall(r"\['([^']+)'\]", found[1].replace(".__dict__['_modules']", "")))
 
 
 def _change(name: str, attributes: list[str], variables: Sequence[str]) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..runtime.trees import output_tree
+from .assigned_state import BufferSnapshot, buffers_of, write_back
 from .capture_errors import unheard
 from .step_results import (
     StepResults,
@@ -37,14 +38,30 @@ class StepModule(nn.Module):
         self._train_fn = train_fn
         self._rebuild = rebuild
         self._asked_for_outputs = False
+        self._assigned: list[str] = []
+        self._lost: set[str] = set()
 
     def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the loss, its weight if it has one, then the leaves of the extra outputs."""
         # Dynamo takes a tensor for what it meets it as first: not as an element of some list, which is a constant.
         list(self.model.parameters())
         list(self.model.buffers())
+        before = buffers_of(self.model, self._assigned)
         result = self._train_fn(self.model, **self._rebuild(leaves))
+        write_back(self.model, self._assigned, before)
         return whether_outputs(result) if self._asked_for_outputs else flat_results(result)
+
+    def keep_assigned(self, leaves: Mapping[str, torch.Tensor], dims: Mapping[str, int | None]) -> set[str]:
+        """Run the step to find the buffers it assigns; from then on their new values are written to the old ones.
+
+        Returns:
+            The paths of the modules that have buffers whose new values cannot be kept.
+
+        Raises:
+            Exception: whatever the step function raises.
+        """
+        self._fake_run(leaves, dims, 1)
+        return self._lost
 
     def returns_loss_only(self, example: Sequence[torch.Tensor]) -> bool:
         """Return whether the step function returns a plain loss and nothing else; traces it once more."""
@@ -109,4 +126,7 @@ class StepModule(nn.Module):
                 grown = twice.get(name, ())
                 shape = [2 * size if dim in grown else size for dim, size in enumerate(leaf.shape)]
                 inputs.append(torch.empty(shape, dtype=leaf.dtype, device=leaf.device))
-            return self._train_fn(model, **self._rebuild(inputs))
+            buffers = BufferSnapshot(model)
+            result = self._train_fn(model, **self._rebuild(inputs))
+        self._assigned, self._lost = buffers.assigned()
+        return result
