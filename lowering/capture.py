@@ -18,6 +18,7 @@ from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import TracingContext, tracing
 
+from .backward_changes import check_backward_changes
 from .batch_inputs import batch_leaves, split_dims
 from .batch_rebuild import rebuilder
 from .capture_errors import DATA_DEPENDENT, capture_errors, quiet
@@ -105,6 +106,7 @@ def capture(
         graph_module = joint.graph_module
         guards = sizes.guards(fake_mode, source)
     drop_tokens(graph_module)
+    check_backward_changes(graph_module, captured, source)
     check_graph(graph_module, list(leaves), results, source)
     assembled = assemble(graph_module, model, list(leaves), dims, results, source, sizes)
     assembled.guards = guards

@@ -43,6 +43,16 @@ def check_graph(graph_module: GraphModule, inputs: Sequence[str], results: StepR
         if node.op != "call_function":
             continue
         name = str(node.target)
+        if name.startswith("auto_functionalized"):
+            raise CaptureError(
+                f"{_place(node) or source}: custom operator '{node.args[0]}' changes an argument in place, which has "
+                "no form in the IR: let it return the new tensor"
+            )
+        if isinstance(node.meta.get("val"), list) and not name.startswith(("aten.", "prims.")):
+            raise CaptureError(
+                f"{_place(node) or source}: custom operator '{name}' returns a list, which has no form in the IR: let "
+                "it return a tuple of tensors"
+            )
         if isinstance(node.target, torch._ops.HigherOrderOperator) and name != "with_effects":
             raise CaptureError(
                 f"{_place(node) or source}: '{name}' has branches or loops, a step is a straight line of operators: "

@@ -109,8 +109,9 @@ def _validate_function(function: Function, functions: Mapping[str, Function], na
             parts = op.target.split(".")
             known = op.target in _SCALAR_TARGETS or (len(parts) == 3 and parts[0] in namespaces)
             if not known or ".".join(parts[:2]) in _REFUSED:
+                named = f"['{parts[0]}']" if len(parts) == 3 and parts[0] not in namespaces else "[...]"
                 raise RuntimeFault(
-                    f"{place}: operator is not on the allow-list; name its namespace in allow=[...] if you trust it"
+                    f"{place}: operator is not on the allow-list; name its namespace in allow={named} if you trust it"
                 )
     for result in function.results:
         if result.value not in seen:
