@@ -81,9 +81,9 @@ def capture(
             raise fault
         if effects.of_model():
             with suppress(*DATA_DEPENDENT):
-                lost = step.keep_assigned(leaves, dims)
+                lost = step.keep_assigned(leaves)
                 with watched(train_fn) as effects:
-                    captured = dynamo_graph_capture_for_export(step)(*example)
+                    captured = dynamo_graph_capture_for_export(step)(*example.values())
                 effects.drop_kept(model, lost)
         effects.check(source)
         check_assignments(captured)

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from ..errors import CaptureError
 from .source_places import last_user_place
+from .step_effects import remark
 
 _RECOMPUTED = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
@@ -45,4 +46,7 @@ def number_regions(graph: Graph) -> None:
     numbers: dict[object, int] = {}
     for node in graph.nodes:
         if node.meta.get("recompute") in _RECOMPUTED and node.meta.get("partitioner_tag") != "is_backward":
+            if node.target is torch.ops.aten._native_batch_norm_legit_functional.default:
+                place = last_user_place(node.meta.get("stack_trace") or "")
+                remark(place, "batch norm in a checkpointed region updates its statistics once, in eager torch twice")
             node.meta["hp.recompute"] = numbers.setdefault(node.meta.get("ac_graph_id"), len(numbers))

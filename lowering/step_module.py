@@ -51,7 +51,7 @@ class StepModule(nn.Module):
         write_back(self.model, self._assigned, before)
         return whether_outputs(result) if self._asked_for_outputs else flat_results(result)
 
-    def keep_assigned(self, leaves: Mapping[str, torch.Tensor], dims: Mapping[str, int | None]) -> set[str]:
+    def keep_assigned(self, leaves: Mapping[str, torch.Tensor]) -> set[str]:
         """Run the step to find the buffers it assigns; from then on their new values are written to the old ones.
 
         Returns:
@@ -60,7 +60,7 @@ class StepModule(nn.Module):
         Raises:
             Exception: whatever the step function raises.
         """
-        self._fake_run(leaves, dims, 1)
+        self._fake_run(leaves, {})
         return self._lost
 
     def returns_loss_only(self, example: Sequence[torch.Tensor]) -> bool:
