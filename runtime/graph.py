@@ -16,6 +16,7 @@ from ..errors import RuntimeFault
 from .collectives import RankOps
 from .operators import literal_tensor, materialize, resolve, torch_dtype
 from .program import COLLECTIVES, Function, Op, Program, Ref, TensorType
+from .source_text import Names
 from .wires import Future
 
 _RANDOM = ("hp.uniform", "hp.normal")
@@ -49,6 +50,7 @@ class _GraphBuilder:
         self.graph = Graph()
         self.tracer = GraphAppendingTracer(self.graph)
         self.root = nn.Module()
+        self._inputs = Names(("self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree"))
         self.values: dict[int, Any] = {}
         self.types: dict[int, TensorType | None] = {}
 
@@ -70,7 +72,9 @@ class _GraphBuilder:
         return GraphModule(self.root, self.graph, _identifier(self.function.name))
 
     def _input(self, name: str) -> Proxy:
-        return Proxy(self.graph.placeholder(_identifier(name)), self.tracer)
+        # A placeholder's target is a parameter of the generated function, which torch does not keep distinct.
+        name = self._inputs.fresh(name)
+        return Proxy(self.graph.placeholder(name), self.tracer)
 
     def _define(self, value: int, result: Any, type_: TensorType | None) -> None:
         self.values[value] = result

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from dropout_lm import DropoutLM
+from random_draws import Draws
 from torch import Tensor, nn
 
 import hpir
@@ -348,6 +350,7 @@ CASES: tuple[Case, ...] = (
     Case("image_text", ImageText, _image_text_batch, train_image_text, units=("layers.*",)),
     Case("outputs", TiedLM, _lm_batch(10, 4), train_with_outputs, units=("layers.*",)),
     Case("ignored_tokens", TiedLM, _padded_batch, train_weighted, units=("layers.*",)),
+    Case("dropout", DropoutLM, _lm_batch(10, 4), train_lm, units=("layers.*",)),
     Case("twice", Twice, _regression_batch(5), train_regression, units=("shared",)),
     Case(
         "strided",
@@ -380,11 +383,14 @@ def reference_step(
     data_ranks: int = 1,
     microbatches: int = 1,
     batch_dims: int | Mapping[str, int | None] = 0,
+    step: int = 0,
+    seed: int = 0,
 ) -> Reference:
     """Run the reference: the plain loop over data ranks and microbatches; buffers follow data rank 0's loop.
 
     Loss and gradients are means, or with a `WeightedLoss` sums divided once by the whole weight. Gradients are added to
-    the model's `.grad` fields and its buffers set to data rank 0's, as a training step would.
+    the model's `.grad` fields and its buffers set to data rank 0's, as a training step would. A model that takes draws
+    is given those of step `step` and seed `seed`.
     """
     parts = data_ranks * microbatches
     total = torch.zeros((), dtype=torch.float64)
@@ -403,6 +409,8 @@ def reference_step(
             for name, leaf in batch.items():
                 dim = batch_dims if isinstance(batch_dims, int) else batch_dims.get(name, 0)
                 piece[name] = leaf if dim is None or leaf.dim() == 0 else leaf.chunk(parts, dim)[index]
+            if isinstance(model, DropoutLM):
+                model.draws = Draws(len(piece["ids"]), seed=seed, step=step, microbatch=index)
             result = train(model, **piece)
             loss, extra = result if isinstance(result, tuple) else (result, None)
             if isinstance(loss, hpir.WeightedLoss):

@@ -41,4 +41,4 @@ class Draws:
 
     def dropout(self, x: Tensor, p: float) -> Tensor:
         """Do to `x` what `F.dropout` does."""
-        return x * (self("uniform", *x.shape) >= p) / (1 - p)
+        return x * (self("uniform", *x.shape) >= p) * (1.0 / (1.0 - p))

@@ -74,7 +74,13 @@ def test_training_on_two_processes_equals_the_plain_loop(axes: list[str], microb
             batch = case.data(RANKS * rows, torch.float64, seed=number)
             optimiser.zero_grad()
             expected = reference_step(
-                model, case.train, batch, data_ranks=RANKS, microbatches=microbatches, batch_dims=case.batch_dims
+                model,
+                case.train,
+                batch,
+                data_ranks=RANKS,
+                microbatches=microbatches,
+                batch_dims=case.batch_dims,
+                step=number,
             )
             assert first["losses"][number] == pytest.approx(float(expected.loss), rel=1e-10), (name, number)
             assert first["evaluated"][number] == pytest.approx(float(expected.loss), rel=1e-10), (name, number)
