@@ -25,6 +25,7 @@ class DropoutLM(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         x = self.drop(self.embed(ids))
         for layer in self.layers:
+            assert isinstance(layer, DropoutBlock)
             x = x + self.drop(layer.out(self.attend(layer.qkv(layer.norm(x)))))
             x = x + self.drop(layer.down(self.drop(F.gelu(layer.up(x)))))
         logits: Tensor = self.head(x)

@@ -10,7 +10,8 @@ import torch
 from distributed_case import run_ranks
 from models import BY_NAME, reference_step
 from torch import nn
-from torch.distributed.checkpoint import load, save
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 import hpir
 from hpir.runtime.step import STEPS, Step
