@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from . import (
     architectures_audio,
+    architectures_experts,
     architectures_multimodal,
     architectures_own,
+    architectures_state_space,
     architectures_text,
     architectures_vision,
 )
@@ -13,6 +15,8 @@ from .architecture import Architecture
 
 ARCHITECTURES: tuple[Architecture, ...] = (
     *architectures_text.ARCHITECTURES,
+    *architectures_experts.ARCHITECTURES,
+    *architectures_state_space.ARCHITECTURES,
     *architectures_vision.ARCHITECTURES,
     *architectures_audio.ARCHITECTURES,
     *architectures_multimodal.ARCHITECTURES,

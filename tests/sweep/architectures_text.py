@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from .architecture import (
     VOCABULARY,
     class_batch,
@@ -12,7 +10,7 @@ from .architecture import (
     masked_batch,
 )
 
-_DECODER = {
+DECODER = {
     "vocab_size": VOCABULARY,
     "hidden_size": 16,
     "intermediate_size": 24,
@@ -36,7 +34,7 @@ _GPT = {
     "attn_pdrop": 0.0,
     "use_cache": False,
 }
-_ENCODER = {
+ENCODER = {
     "vocab_size": VOCABULARY,
     "hidden_size": 16,
     "intermediate_size": 24,
@@ -48,60 +46,60 @@ _ENCODER = {
     "attention_probs_dropout_prob": 0.0,
 }
 _NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
-_DECODER_LAYERS = ("model.layers.*",)
+DECODER_LAYERS = ("model.layers.*",)
 
 DECODERS = (
-    hugging_face("llama", "Llama", "ForCausalLM", language_batch, _DECODER_LAYERS, _DECODER),
+    hugging_face("llama", "Llama", "ForCausalLM", language_batch, DECODER_LAYERS, DECODER),
     hugging_face(
         "qwen3_tied",
         "Qwen3",
         "ForCausalLM",
         language_batch,
-        _DECODER_LAYERS,
-        {**_DECODER, "head_dim": 4, "tie_word_embeddings": True},
+        DECODER_LAYERS,
+        {**DECODER, "head_dim": 4, "tie_word_embeddings": True},
     ),
-    hugging_face("mistral", "Mistral", "ForCausalLM", masked_batch, _DECODER_LAYERS, {**_DECODER, "sliding_window": 4}),
-    hugging_face("gemma", "Gemma", "ForCausalLM", language_batch, _DECODER_LAYERS, {**_DECODER, "head_dim": 4}),
+    hugging_face("mistral", "Mistral", "ForCausalLM", masked_batch, DECODER_LAYERS, {**DECODER, "sliding_window": 4}),
+    hugging_face("gemma", "Gemma", "ForCausalLM", language_batch, DECODER_LAYERS, {**DECODER, "head_dim": 4}),
     hugging_face(
         "gemma2",
         "Gemma2",
         "ForCausalLM",
         language_batch,
-        _DECODER_LAYERS,
-        {**_DECODER, "head_dim": 4, "sliding_window": 4},
+        DECODER_LAYERS,
+        {**DECODER, "head_dim": 4, "sliding_window": 4},
     ),
     hugging_face(
         "gemma3",
         "Gemma3",
         "ForCausalLM",
         masked_batch,
-        _DECODER_LAYERS,
+        DECODER_LAYERS,
         {
-            **_DECODER,
+            **DECODER,
             "head_dim": 4,
             "sliding_window": 4,
             "layer_types": ["sliding_attention", "full_attention"],
         },
         config="Gemma3TextConfig",
     ),
-    hugging_face("phi", "Phi", "ForCausalLM", language_batch, _DECODER_LAYERS, _DECODER),
-    hugging_face("olmo2", "Olmo2", "ForCausalLM", masked_batch, _DECODER_LAYERS, _DECODER),
-    hugging_face("granite", "Granite", "ForCausalLM", language_batch, _DECODER_LAYERS, _DECODER),
+    hugging_face("phi", "Phi", "ForCausalLM", language_batch, DECODER_LAYERS, DECODER),
+    hugging_face("olmo2", "Olmo2", "ForCausalLM", masked_batch, DECODER_LAYERS, DECODER),
+    hugging_face("granite", "Granite", "ForCausalLM", language_batch, DECODER_LAYERS, DECODER),
     hugging_face(
         "starcoder2",
         "Starcoder2",
         "ForCausalLM",
         language_batch,
-        _DECODER_LAYERS,
-        {**_DECODER, "residual_dropout": 0.0, "embedding_dropout": 0.0},
+        DECODER_LAYERS,
+        {**DECODER, "residual_dropout": 0.0, "embedding_dropout": 0.0},
     ),
-    hugging_face("cohere", "Cohere", "ForCausalLM", language_batch, _DECODER_LAYERS, _DECODER),
+    hugging_face("cohere", "Cohere", "ForCausalLM", language_batch, DECODER_LAYERS, DECODER),
     hugging_face("gpt2", "GPT2", "LMHeadModel", masked_batch, ("transformer.h.*",), _GPT),
     hugging_face("gptj", "GPTJ", "ForCausalLM", language_batch, ("transformer.h.*",), {**_GPT, "rotary_dim": 4}),
     hugging_face(
-        "gpt_neox", "GPTNeoX", "ForCausalLM", language_batch, ("gpt_neox.layers.*",), {**_DECODER, **_NO_DROPOUT}
+        "gpt_neox", "GPTNeoX", "ForCausalLM", language_batch, ("gpt_neox.layers.*",), {**DECODER, **_NO_DROPOUT}
     ),
-    hugging_face("falcon", "Falcon", "ForCausalLM", masked_batch, ("transformer.h.*",), {**_DECODER, **_NO_DROPOUT}),
+    hugging_face("falcon", "Falcon", "ForCausalLM", masked_batch, ("transformer.h.*",), {**DECODER, **_NO_DROPOUT}),
     hugging_face(
         "bloom",
         "Bloom",
@@ -117,7 +115,7 @@ DECODERS = (
         masked_batch,
         ("model.decoder.layers.*",),
         {
-            **_DECODER,
+            **DECODER,
             "ffn_dim": 24,
             "word_embed_proj_dim": 16,
             "dropout": 0.0,
@@ -126,14 +124,14 @@ DECODERS = (
 )
 
 ENCODERS = (
-    hugging_face("bert", "Bert", "ForMaskedLM", masked_batch, ("bert.encoder.layer.*",), _ENCODER),
+    hugging_face("bert", "Bert", "ForMaskedLM", masked_batch, ("bert.encoder.layer.*",), ENCODER),
     hugging_face(
         "roberta",
         "Roberta",
         "ForSequenceClassification",
         class_batch,
         ("roberta.encoder.layer.*",),
-        {**_ENCODER, "num_labels": 3},
+        {**ENCODER, "num_labels": 3},
     ),
     hugging_face(
         "electra",
@@ -141,7 +139,7 @@ ENCODERS = (
         "ForMaskedLM",
         masked_batch,
         ("electra.encoder.layer.*",),
-        {**_ENCODER, "embedding_size": 12},
+        {**ENCODER, "embedding_size": 12},
     ),
     hugging_face(
         "albert",
@@ -149,7 +147,7 @@ ENCODERS = (
         "ForMaskedLM",
         masked_batch,
         ("albert.encoder.albert_layer_groups.*",),
-        {**_ENCODER, "embedding_size": 12},
+        {**ENCODER, "embedding_size": 12},
     ),
     hugging_face(
         "deberta_v2",
@@ -157,15 +155,15 @@ ENCODERS = (
         "ForMaskedLM",
         masked_batch,
         ("deberta.encoder.layer.*",),
-        {**_ENCODER, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "pooler_dropout": 0.0},
+        {**ENCODER, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "pooler_dropout": 0.0},
     ),
     hugging_face(
         "modernbert",
         "ModernBert",
         "ForMaskedLM",
         masked_batch,
-        _DECODER_LAYERS,
-        {**_ENCODER, "local_attention": 4, "attention_dropout": 0.0},
+        DECODER_LAYERS,
+        {**ENCODER, "local_attention": 4, "attention_dropout": 0.0},
     ),
     hugging_face(
         "distilbert",
@@ -251,172 +249,4 @@ ENCODER_DECODERS = (
     ),
 )
 
-EXPERTS = (
-    hugging_face(
-        "mixtral",
-        "Mixtral",
-        "ForCausalLM",
-        language_batch,
-        _DECODER_LAYERS,
-        {**_DECODER, "num_local_experts": 4},
-        family="mixture of experts",
-        dtype=torch.float32,
-        tolerance=1e-5,
-        allow=("transformers",),
-    ),
-    hugging_face(
-        "qwen3_moe",
-        "Qwen3Moe",
-        "ForCausalLM",
-        language_batch,
-        _DECODER_LAYERS,
-        {
-            **_DECODER,
-            "head_dim": 4,
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 12,
-            "decoder_sparse_step": 1,
-        },
-        family="mixture of experts",
-        dtype=torch.float32,
-        tolerance=1e-5,
-        allow=("transformers",),
-    ),
-    hugging_face(
-        "gpt_oss",
-        "GptOss",
-        "ForCausalLM",
-        language_batch,
-        _DECODER_LAYERS,
-        {
-            **_DECODER,
-            "head_dim": 4,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "sliding_window": 4,
-            "layer_types": ["sliding_attention", "full_attention"],
-        },
-        family="mixture of experts",
-        dtype=torch.float32,
-        tolerance=1e-5,
-        allow=("transformers",),
-    ),
-    hugging_face(
-        "deepseek_v3",
-        "DeepseekV3",
-        "ForCausalLM",
-        language_batch,
-        _DECODER_LAYERS,
-        {
-            **_DECODER,
-            "num_key_value_heads": 4,
-            "moe_intermediate_size": 12,
-            "n_routed_experts": 4,
-            "n_shared_experts": 1,
-            "num_experts_per_tok": 2,
-            "n_group": 2,
-            "topk_group": 1,
-            "first_k_dense_replace": 1,
-            "q_lora_rank": 8,
-            "kv_lora_rank": 8,
-            "qk_rope_head_dim": 4,
-            "qk_nope_head_dim": 4,
-            "v_head_dim": 4,
-        },
-        family="mixture of experts",
-        dtype=torch.float32,
-        tolerance=1e-5,
-        allow=("transformers",),
-    ),
-)
-
-STATE_SPACE = (
-    hugging_face(
-        "mamba",
-        "Mamba",
-        "ForCausalLM",
-        language_batch,
-        ("backbone.layers.*",),
-        {"vocab_size": VOCABULARY, "hidden_size": 16, "state_size": 4, "num_hidden_layers": 2, "use_cache": False},
-        family="state space",
-    ),
-    hugging_face(
-        "mamba2",
-        "Mamba2",
-        "ForCausalLM",
-        language_batch,
-        ("backbone.layers.*",),
-        {
-            "vocab_size": VOCABULARY,
-            "hidden_size": 16,
-            "state_size": 4,
-            "num_hidden_layers": 2,
-            "num_heads": 4,
-            "head_dim": 8,
-            "n_groups": 2,
-            "chunk_size": 4,
-            "use_cache": False,
-            "pad_token_id": 0,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-        },
-        family="state space",
-    ),
-    hugging_face(
-        "rwkv",
-        "Rwkv",
-        "ForCausalLM",
-        language_batch,
-        ("rwkv.blocks.*",),
-        {
-            "vocab_size": VOCABULARY,
-            "hidden_size": 16,
-            "attention_hidden_size": 16,
-            "intermediate_size": 24,
-            "num_hidden_layers": 2,
-            "context_length": 8,
-            "use_cache": False,
-        },
-        family="state space",
-    ),
-    hugging_face(
-        "recurrent_gemma",
-        "RecurrentGemma",
-        "ForCausalLM",
-        language_batch,
-        _DECODER_LAYERS,
-        {
-            **_DECODER,
-            "num_hidden_layers": 3,
-            "lru_width": 16,
-            "attention_window_size": 4,
-            "head_dim": 4,
-        },
-        family="state space",
-        refused="the forward assigns to attribute 'conv1d_state' of module 'model.layers.0.temporal_block'",
-        note="keeps its recurrent state as an attribute, a new tensor in each step",
-    ),
-    hugging_face(
-        "xlstm",
-        "xLSTM",
-        "ForCausalLM",
-        language_batch,
-        ("backbone.blocks.*",),
-        {
-            "vocab_size": VOCABULARY,
-            "hidden_size": 16,
-            "num_hidden_layers": 2,
-            "num_heads": 2,
-            "chunk_size": 4,
-            "chunkwise_kernel": "chunkwise--native_autograd",
-            "sequence_kernel": "native_sequence__native",
-            "step_kernel": "native",
-            "mode": "train",
-            "use_cache": False,
-        },
-        family="state space",
-    ),
-)
-
-ARCHITECTURES = (*DECODERS, *ENCODERS, *ENCODER_DECODERS, *EXPERTS, *STATE_SPACE)
+ARCHITECTURES = (*DECODERS, *ENCODERS, *ENCODER_DECODERS)

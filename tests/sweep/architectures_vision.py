@@ -6,7 +6,7 @@ import torch
 
 from .architecture import hugging_face, image_batch, segmentation_batch
 
-_TRANSFORMER = {
+TRANSFORMER = {
     "hidden_size": 16,
     "intermediate_size": 24,
     "num_hidden_layers": 2,
@@ -25,7 +25,7 @@ ARCHITECTURES = (
         "ForImageClassification",
         image_batch(16),
         ("vit.layers.*",),
-        _TRANSFORMER,
+        TRANSFORMER,
         family="vision",
     ),
     hugging_face(
@@ -34,7 +34,7 @@ ARCHITECTURES = (
         "ForImageClassification",
         image_batch(16),
         ("deit.layers.*",),
-        _TRANSFORMER,
+        TRANSFORMER,
         family="vision",
     ),
     hugging_face(
@@ -43,7 +43,7 @@ ARCHITECTURES = (
         "ForImageClassification",
         image_batch(16),
         ("beit.layers.*",),
-        {**_TRANSFORMER, "drop_path_rate": 0.0, "use_relative_position_bias": True},
+        {**TRANSFORMER, "drop_path_rate": 0.0, "use_relative_position_bias": True},
         family="vision",
     ),
     hugging_face(
@@ -52,7 +52,7 @@ ARCHITECTURES = (
         "ForImageClassification",
         image_batch(16),
         ("dinov2.encoder.layer.*",),
-        {**_TRANSFORMER, "image_size": 32, "drop_path_rate": 0.0},
+        {**TRANSFORMER, "image_size": 32, "drop_path_rate": 0.0},
         family="vision",
         tolerance=1e-8,
         note="positions are interpolated in float32",
@@ -142,7 +142,7 @@ ARCHITECTURES = (
         lambda rows: {"pixel_values": torch.randn(rows, 3, 16, 16), "noise": torch.rand(rows, 4)},
         ("vit.layers.*",),
         {
-            **_TRANSFORMER,
+            **TRANSFORMER,
             "mask_ratio": 0.5,
             "decoder_num_attention_heads": 2,
             "decoder_hidden_size": 8,

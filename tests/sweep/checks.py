@@ -54,6 +54,18 @@ def check(architecture: Architecture) -> Checked:
     return Checked(Result(parameters, _ops(exported), *equal), "", one, two)
 
 
+def check_ranks(architecture: Architecture) -> tuple[str, float]:
+    """Return the result of two ranks that is farthest from one rank's with two microbatches, and how far."""
+    exported = hpir.export(architecture.model(), architecture.train, architecture.data(ROWS))
+    one = hpir.simulate(to_program(exported.module, microbatches=2), exported.state, architecture.data(2 * ROWS))
+    again = hpir.simulate(
+        to_program(exported.module, microbatches=2), exported.state, architecture.data(2 * ROWS), step=1
+    )
+    if torch.equal(one.loss, again.loss):
+        return "the loss of another step", float("inf")  # Nothing was dropped, or the same.
+    return _farthest(_two_ranks(architecture, exported), Reference(one.loss.double(), one.grads, one.buffers, []))
+
+
 def _ops(exported: Exported) -> int:
     function = next(step_functions(exported.module.operation))
     return sum(1 for op in body_of(function).operations if not op.operation.name.startswith("torch.constant."))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from sweep import architectures_dropout
 from sweep.architecture import Architecture
 from sweep.architectures import ARCHITECTURES
-from sweep.checks import check
+from sweep.checks import check, check_ranks
 from sweep.results import read_results
 from sweep.table import models_page
 
@@ -25,6 +26,12 @@ def test_architecture(architecture: Architecture) -> None:
     assert recorded.one_rank
     assert recorded.two_ranks
     assert checked.result.ops == pytest.approx(recorded.ops, rel=0.1)
+
+
+@pytest.mark.parametrize("architecture", architectures_dropout.ARCHITECTURES, ids=lambda row: row.name)
+def test_dropout_is_the_same_on_one_rank_and_on_two(architecture: Architecture) -> None:
+    farthest, difference = check_ranks(architecture)
+    assert difference <= architecture.tolerance, farthest
 
 
 def test_the_table_is_of_the_sweep() -> None:
