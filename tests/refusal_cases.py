@@ -363,9 +363,9 @@ def count_in_an_attribute(model: Net, x: Tensor) -> Any:
 
 
 @forward("assigns to a buffer of the model", "change it in place (copy_, add_)")
-def replace_a_buffer(model: Net, x: Tensor) -> Any:
-    model.scale = model.scale * 0.9  # here
-    return model.inner(x) * model.scale
+def replace_a_buffer_by_another_shape(model: Net, x: Tensor) -> Any:
+    model.scale = torch.stack([model.scale, model.scale])  # here
+    return model.inner(x) * model.scale.mean()
 
 
 # Outputs
