@@ -12,12 +12,12 @@ from torch import nn
 from .collection import collection_paused
 from .errors import CaptureError, HpirError, PassError, PlanError, RuntimeFault
 from .ir_passes.pass_manager import run_passes
-from .lowering.batch_inputs import batch_leaves, split_dims
-from .lowering.batch_rebuild import rebuilder
-from .lowering.dynamic_sizes import read_dynamic
+from .lowering.capture.batch_inputs import batch_leaves, split_dims
+from .lowering.capture.batch_rebuild import rebuilder
+from .lowering.capture.dynamic_sizes import read_dynamic
+from .lowering.capture.source_places import definition_place
+from .lowering.capture.step_module import TrainFunction
 from .lowering.exported import Exported, export
-from .lowering.source_places import definition_place
-from .lowering.step_module import TrainFunction
 from .lowering.to_program import to_program
 from .plan import Plan
 from .runtime.program import Program

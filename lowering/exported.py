@@ -14,10 +14,10 @@ from torch_mlir import ir
 
 from ..collection import collection_paused
 from ..errors import RuntimeFault
-from .capture import capture
+from .capture.capture import capture
+from .capture.settled_state import with_settled_state
+from .capture.step_module import TrainFunction
 from .import_graph import import_joint
-from .settled_state import with_settled_state
-from .step_module import TrainFunction
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from ..dialect.types import ELEMENT_TYPES, TORCH_DTYPE_CODES, TensorType
 from ..errors import CaptureError
 from ..runtime.operators import dtype_name
 from ..runtime.program import HP_ATTRIBUTES
-from . import random_ops
-from .advice import unknown_dtype
+from .capture import random_ops
+from .capture.advice import unknown_dtype
+from .capture.joint_graph import Described, JointGraph
+from .capture.normalize import place_of
 from .complex_import import complex_constant, complex_literal, use_scalar_overloads
-from .joint_graph import Described, JointGraph
-from .normalize import place_of
 from .static_values import write_static_inputs
 
 

@@ -21,7 +21,7 @@ from refusal_cases import REFUSALS, Net, Refusal, talkative
 from torch import Tensor, nn
 
 import hpir
-from hpir.lowering.advice import reason
+from hpir.lowering.capture.advice import reason
 
 # Of torch's machinery, and its advice on switches that have no say in an export.
 INTERNAL = (

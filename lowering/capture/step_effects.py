@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch._guards import TracingContext
 
-from ..errors import CaptureError
+from ...errors import CaptureError
 from .assigned_state import is_recomputed
 from .source_places import Place, is_library_file, is_user_file, place_in
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ..errors import CaptureError
+from ...errors import CaptureError
 from .checkpoint_regions import number_regions
 from .random_ops import number_streams, refusal
 from .size_arithmetic import use_scalar_operators

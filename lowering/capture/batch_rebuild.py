@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from ..errors import CaptureError
-from ..runtime.trees import child_path, items_of
+from ...errors import CaptureError
+from ...runtime.trees import child_path, items_of
 
 Build = Callable[[Sequence[Any]], Any]
 """Makes a value from the tensors of a batch, in the order of their paths."""

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from ..errors import CaptureError
-from ..runtime import torch_compat
+from ...errors import CaptureError
+from ...runtime import torch_compat
 
 
 def check_memory(model: nn.Module, source: str) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Graph, GraphModule
 from torch.utils.checkpoint import CheckpointPolicy
 
-from ..errors import CaptureError
+from ...errors import CaptureError
 from .source_places import last_user_place
 from .step_effects import remark
 

@@ -18,7 +18,7 @@ from torch._functorch._aot_autograd.descriptors import (
 )
 from torch.fx import GraphModule, Node
 
-from ..errors import CaptureError
+from ...errors import CaptureError
 from .source_places import last_user_place
 
 

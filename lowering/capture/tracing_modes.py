@@ -10,8 +10,8 @@ import torch
 from torch._dynamo import config as dynamo_config
 from torch.fx import GraphModule, Node
 
-from ..errors import CaptureError
-from ..runtime.torch_compat import accelerator_type, without_onednn
+from ...errors import CaptureError
+from ...runtime.torch_compat import accelerator_type, without_onednn
 from .source_places import last_user_place
 
 

@@ -10,12 +10,12 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 
-from ..dialect.types import ELEMENT_TYPES
-from ..errors import CaptureError, RuntimeFault, nearest
-from ..runtime.operators import dtype_name
-from ..runtime.program import Arg
-from ..runtime.static_inputs import hint_for, static_value
-from ..runtime.trees import flatten_batch
+from ...dialect.types import ELEMENT_TYPES
+from ...errors import CaptureError, RuntimeFault, nearest
+from ...runtime.operators import dtype_name
+from ...runtime.program import Arg
+from ...runtime.static_inputs import hint_for, static_value
+from ...runtime.trees import flatten_batch
 from .advice import unknown_dtype
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from ..errors import CaptureError, nearest
+from ...errors import CaptureError, nearest
 from .module_kinds import check_modules
 from .shared_memory import check_memory
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import CaptureError, RuntimeFault
-from ..runtime.trees import BARE_OUTPUT, output_tree
-from ..runtime.weighted_loss import WeightedLoss
+from ...errors import CaptureError, RuntimeFault
+from ...runtime.trees import BARE_OUTPUT, output_tree
+from ...runtime.weighted_loss import WeightedLoss
 
 
 @dataclass

@@ -21,9 +21,9 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.functions import Min
 from torch.utils._sympy.printers import PythonPrinter
 
-from ..errors import CaptureError, RuntimeFault, nearest
-from ..runtime.size_guards import Guard
-from ..runtime.torch_compat import unspecialized_sizes
+from ...errors import CaptureError, RuntimeFault, nearest
+from ...runtime.size_guards import Guard
+from ...runtime.torch_compat import unspecialized_sizes
 
 Dynamic = Mapping[str, Mapping[int, str]]
 """By input: the name of each dim whose size may change."""

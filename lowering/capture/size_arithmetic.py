@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..errors import CaptureError
+from ...errors import CaptureError
 from .source_places import last_user_place
 
 aten = torch.ops.aten

@@ -23,8 +23,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..errors import CaptureError, RuntimeFault
-from ..runtime.trees import flatten_batch
+from ...errors import CaptureError, RuntimeFault
+from ...runtime.trees import flatten_batch
 from .capture_errors import unheard
 from .trial_copy import fake_copy, running_on
 

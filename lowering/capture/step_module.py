@@ -11,7 +11,7 @@ from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from ..runtime.trees import output_tree
+from ...runtime.trees import output_tree
 from .assigned_state import BufferSnapshot, buffers_of, write_back
 from .capture_errors import unheard
 from .step_results import (

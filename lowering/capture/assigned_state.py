@@ -15,7 +15,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from ..runtime import torch_compat
+from ...runtime import torch_compat
 
 
 class BufferSnapshot:

@@ -21,8 +21,8 @@ from torch._functorch._aot_autograd.descriptors import (
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
-from ..errors import CaptureError
-from ..runtime.program import Arg
+from ...errors import CaptureError
+from ...runtime.program import Arg
 from .dynamic_sizes import DynamicSizes, lift_sizes
 from .normalize import normalize, place_of
 from .shared_memory import check_constant

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..runtime import torch_compat
+from ...runtime import torch_compat
 from .grad_scaler import refused_when_on
 
 

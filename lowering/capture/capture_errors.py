@@ -17,7 +17,7 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from ..errors import CaptureError, HpirError
+from ...errors import CaptureError, HpirError
 from .advice import reason
 from .source_places import place_in
 

@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..runtime.random import draw
+from ...runtime.random import draw
 
 _torch_library: Any = torch.library  # much of it is untyped
 _library = _torch_library.Library("hpir_random", "DEF")

@@ -15,7 +15,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from ..errors import CaptureError
+from ...errors import CaptureError
 
 _QUANTIZED = (
     "torch.ao.nn.quantized",

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-_PACKAGE = Path(__file__).parent.parent
+_PACKAGE = Path(__file__).parent.parent.parent
 _STANDARD_LIBRARY = str(Path(os.__file__).parent)
 _OWN = (
     str(Path(torch.__file__).parent),
