@@ -11,7 +11,14 @@ class HpirError(Exception):
 
 
 class CaptureError(HpirError):
-    """The model or its step function cannot be captured; the text names the user's file and line."""
+    """The model or its step function cannot be captured; the text names the user's file and line.
+
+    Attributes:
+        may_settle: the reason may be gone once the model has taken its first step, as where it notes something on
+            itself.
+    """
+
+    may_settle = False
 
 
 class PlanError(HpirError):

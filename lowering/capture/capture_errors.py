@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from traceback import FrameSummary
 
 import torch
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import TorchDynamoException, Unsupported
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -57,7 +57,10 @@ def capture_errors(source: str) -> Iterator[None]:
         frames = frames_of(error)
         place = place_in(frames)
         called = f"; called at {place.caller}" if place.caller else ""
-        raise CaptureError(f"{place.where or source}: cannot capture: {reason(error, frames)}{called}") from None
+        refusal = CaptureError(f"{place.where or source}: cannot capture: {reason(error, frames)}{called}")
+        # A lock, say, held while something is set up once.
+        refusal.may_settle = isinstance(error, Unsupported) and "context manager" in str(error)
+        raise refusal from None
 
 
 def frames_of(error: BaseException) -> list[FrameSummary]:

@@ -52,6 +52,8 @@ _HOOKS = frozenset(
     }
 )
 
+_MOST_ANSWERS = 1000
+
 _Path = tuple[str, ...]
 _State = dict[_Path, Any]
 _ABSENT = object()
@@ -73,8 +75,8 @@ def with_settled_state(
     """
     try:
         return capture()
-    except CaptureError:
-        settled = _rehearse(model, train_fn, batch)
+    except CaptureError as refusal:
+        settled = _rehearse(model, train_fn, batch) if refusal.may_settle else {}
         if not settled:
             raise
     with _put(model, settled):
@@ -112,11 +114,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's is untyped
         self.calls: list[str] = []
+        self.answers = 0
         self._met: dict[int, tuple[int, torch.Tensor]] = {}  # Holds the tensors too: an id is unique while they live.
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.calls.append(f"{func} {self._spelled((args, kwargs or {}))}")
         if func is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
+            self.answers += 1
+            if self.answers > _MOST_ANSWERS:
+                raise RuntimeError("a loop on the values of a tensor")
             return True  # A check of the inputs; where it is a branch, dynamo refuses it in any case.
         return func(*args, **kwargs or {})
 

@@ -100,7 +100,11 @@ class StepEffects:
         for effect in self.effects:
             if effect.kind == "output" or (effect.kind != "random" and _is_harmless(effect)):
                 continue
-            raise CaptureError(f"{effect.place.where or source}: {effect.what}: {effect.advice}{_called(effect.place)}")
+            refusal = CaptureError(
+                f"{effect.place.where or source}: {effect.what}: {effect.advice}{_called(effect.place)}"
+            )
+            refusal.may_settle = effect.kind == "state"
+            raise refusal
         said: set[str] = set()
         for effect in self.effects:
             where = effect.place.where or source
