@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from .capture.capture import capture
 from .capture.settled_state import with_settled_state
 from .capture.step_module import TrainFunction
 from .import_graph import import_joint
+
+# Tracing has state of the whole process: torch's, and where the user's Python prints.
+_ONE_AT_A_TIME = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -88,5 +92,6 @@ def export(
         >>> exported = hpir.export(model, lambda model, x, y: F.mse_loss(model(x), y), {"x": x, "y": y})
         >>> print(exported.module)
     """
-    joint = with_settled_state(model, train_fn, batch, lambda: capture(model, train_fn, batch, batch_dims, dynamic))
-    return Exported(import_joint(joint), joint.state, joint.graph_module)
+    with _ONE_AT_A_TIME:
+        joint = with_settled_state(model, train_fn, batch, lambda: capture(model, train_fn, batch, batch_dims, dynamic))
+        return Exported(import_joint(joint), joint.state, joint.graph_module)

@@ -14,7 +14,7 @@ from ..mesh import Mesh, Sharding, shard_spans
 from .collective_math import microbatch_slice, shard_slice
 from .operators import describe, dtype_name, tensor_type, torch_dtype
 from .program import Arg, Argument, Function, Result, TensorType
-from .static_inputs import describe_leaf, refuse_gradients, take_static
+from .static_inputs import describe_leaf, refuse_gradients, refuse_kind, take_static
 from .trees import flatten_batch
 
 STATE_ROLES = frozenset({"param", "buffer", "constant"})
@@ -145,6 +145,7 @@ def check_batch(
                 raise RuntimeFault(f"size '{name}': expected an integer, got: {describe(value)}")
             checked[name] = value
             continue
+        refuse_kind(name, value)
         expected = global_type(argument, mesh)
         tensor = _scalar_tensor(value, expected)
         _check_tensor(f"input '{name}'{_split(argument, mesh)}", tensor, expected, dtype)

@@ -52,6 +52,8 @@ def specialize(function: Function, arguments: Sequence[int | tuple[int, ...]]) -
         for result in op.results:
             numbers[result] = next_number
             next_number += 1
+        if op.target in ("hp.uniform", "hp.normal"):
+            op = replace(op, types=(_drawn(op, args),))
         ops.append(replace(op, args=args, kwargs=kwargs, results=tuple(numbers[result] for result in op.results)))
     results = tuple(replace(result, value=numbers[result.value]) for result in function.results)
     return replace(function, arguments=tuple(kept), ops=tuple(ops), results=results)
@@ -71,6 +73,14 @@ def _measured(op: Op, shapes: dict[int, tuple[int, ...]]) -> Arg:
     if isinstance(tensor, Ref) and tensor.index in shapes and isinstance(dim, int):
         return shapes[tensor.index][dim]
     return None
+
+
+def _drawn(op: Op, args: tuple[Arg, ...]) -> TensorType | None:
+    """Return the type of a draw, whose sizes may be known by now."""
+    (type_,), (sizes,) = op.types, args
+    if type_ is None or not isinstance(sizes, tuple):
+        return type_
+    return TensorType(tuple(size if isinstance(size, int) else None for size in sizes), type_.dtype)
 
 
 def _plain(arg: Arg) -> object:

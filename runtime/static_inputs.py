@@ -83,6 +83,19 @@ def refuse_gradients(name: str, leaf: torch.Tensor, place: str = "") -> None:
         )
 
 
+def refuse_kind(name: str, leaf: object, place: str = "") -> None:
+    """Refuse a tensor that is not dense or has no values.
+
+    Raises:
+        RuntimeFault: it is sparse, nested or on the meta device.
+    """
+    if not isinstance(leaf, torch.Tensor):
+        return
+    if leaf.is_nested or leaf.layout != torch.strided or leaf.is_meta:
+        kind = "nested" if leaf.is_nested else "meta" if leaf.is_meta else "sparse"
+        raise RuntimeFault(f"{place}input '{name}' is a {kind} tensor, expected a dense one with values")
+
+
 def take_static(expected: Mapping[str, Arg], leaves: dict[str, Any], place: str = "") -> dict[str, Any]:
     """Compare the Python values among the leaves of a batch with those compiled in, and return the other leaves.
 

@@ -23,7 +23,7 @@ from .program import Function, Program, Result
 from .random import RandomContext
 from .sizes import SizeReader
 from .state import ModelState
-from .static_inputs import describe_leaf, refuse_gradients, take_static
+from .static_inputs import describe_leaf, refuse_gradients, refuse_kind, take_static
 from .trees import build_outputs, flatten_batch
 
 STEPS = "hpir.steps"
@@ -266,6 +266,7 @@ class _Entry:
             shape, dtype, argument = expected
             if argument.role == "size" and isinstance(leaf, int):
                 continue
+            refuse_kind(name, leaf, f"rank {rank}: ")
             if not isinstance(leaf, Tensor) or leaf.dtype != dtype or not _fits(tuple(leaf.shape), shape):
                 raise RuntimeFault(
                     f"rank {rank}: input '{name}': the step was compiled for {argument.type}, got: "

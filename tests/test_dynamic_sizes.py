@@ -95,6 +95,17 @@ def test_one_rank_runs_every_size(backend: str) -> None:
         assert outputs["logits"].shape == (rows, length, 11)
 
 
+def test_inductor_draws_masks_of_every_size() -> None:
+    losses = []
+    for backend in ("eager", "inductor"):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+        step = hpir.compile(model, train_halves, {"x": torch.ones(4, 6, 4)}, dynamic={"x": {1: "seq"}}, backend=backend)
+        losses.append([float(step(x=torch.ones(4, length, 4))) for length in (6, 3)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and losses[0][0] != losses[0][1]
+
+
 def test_sizes_are_arguments_and_dims_are_named() -> None:
     text = exported(True).text()
     assert ': !torch.int {hp.example = 6 : i64, hp.name = "seq", hp.role = "size"}' in text

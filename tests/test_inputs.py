@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
@@ -219,6 +220,26 @@ def test_what_cannot_be_an_input_is_refused_at_the_users_line(x: Any, message: s
         hpir.export(model_of(), mean_of, {"x": x})
     assert str(error.value).startswith(f"{__file__}:{mean_of.__code__.co_firstlineno}: ")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "csr", "nested", "meta"])
+def test_a_tensor_that_is_not_dense_is_refused_when_the_step_runs(kind: str) -> None:
+    found: dict[str, Callable[[], Any]] = {
+        "sparse": X.to_sparse,
+        "csr": X.to_sparse_csr,
+        "nested": lambda: torch.nested.nested_tensor([X[0], X[1]], layout=torch.jagged),
+        "meta": lambda: X.to("meta"),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x = found[kind]()
+    message = f"input 'x' is a {'sparse' if kind == 'csr' else kind} tensor, expected a dense one with values"
+    exported = hpir.export(model_of(), mean_of, {"x": X})
+    with pytest.raises(hpir.RuntimeFault, match=message):
+        hpir.simulate(hpir.compile_program(exported, {}), exported.state, {"x": x})
+    step = hpir.compile(model_of(), mean_of, {"x": X})
+    with pytest.raises(hpir.RuntimeFault, match=f"rank 0: {message}"):
+        step(x=x)
 
 
 def test_a_batch_that_is_no_mapping_is_refused() -> None:

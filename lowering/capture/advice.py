@@ -173,13 +173,27 @@ _RULES = (
         "copy.deepcopy() is called within the step",
         "copy modules in __init__, and tensors with clone()",
     ),
+    _Rule(
+        r"_ctc_loss",
+        "the CTC loss has sizes that depend on its lengths' values",
+        "compute it outside the step, or as a custom operator with torch.library",
+    ),
     _Rule(r"sparse Tensor", "sparse tensors are not captured by this version", "use a dense tensor"),
     _Rule(
         r"\.numpy\(\) is not supported|does not know how to trace NumPy",
         "NumPy computes outside the graph",
         "use torch operators",
     ),
-    _Rule(r"maximum recursion depth exceeded", "functions call each other without end", "look for a missing base case"),
+    _Rule(
+        r"maximum recursion depth exceeded",
+        "functions call each other without end, or modules are nested too deep",
+        "look for a missing base case, or raise the limit with sys.setrecursionlimit",
+    ),
+    _Rule(
+        r"is_dependent",
+        "torch.distributions checks its arguments in a way that cannot be part of a compiled step",
+        "pass validate_args=False",
+    ),
     _Rule(
         # Parameters and buffers are traced with a device; this is a tensor in a plain attribute, a list or a global.
         r"found (?:at least )?two (?:different )?devices[^\n!]*\bmeta\b|on device meta is not|expected device meta",

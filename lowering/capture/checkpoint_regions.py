@@ -7,8 +7,10 @@ become numbers here, one per call of `checkpoint`, so that a pass can take regio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ...errors import CaptureError
@@ -41,12 +43,22 @@ def check_regions(captured: GraphModule, source: str) -> None:
                 )
 
 
+def note_buffers(changed: Mapping[str, Node], source: str) -> None:
+    """Make a remark of each buffer that a checkpointed region changes: eager torch changes it again when it recomputes.
+
+    Args:
+        changed: by name of the buffer, the node of its new value.
+        source: where to say it that no line is known of.
+    """
+    for name, node in changed.items():
+        if node.meta.get("recompute") in _RECOMPUTED:
+            place = last_user_place(node.meta.get("stack_trace") or "") or source
+            remark(place, f"buffer '{name}' is changed in a checkpointed region: once, where eager torch does it twice")
+
+
 def number_regions(graph: Graph) -> None:
     """Put the number of its region, from 0 in the order of the program, on every node to recompute, in place."""
     numbers: dict[object, int] = {}
     for node in graph.nodes:
         if node.meta.get("recompute") in _RECOMPUTED and node.meta.get("partitioner_tag") != "is_backward":
-            if node.target is torch.ops.aten._native_batch_norm_legit_functional.default:
-                place = last_user_place(node.meta.get("stack_trace") or "")
-                remark(place, "batch norm in a checkpointed region updates its statistics once, in eager torch twice")
             node.meta["hp.recompute"] = numbers.setdefault(node.meta.get("ac_graph_id"), len(numbers))

@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ...errors import CaptureError
+from .arrays import check_arrays
 from .source_places import last_user_place
 from .step_effects import remark
 from .step_results import StepResults
@@ -94,6 +95,7 @@ def check_assignments(captured: GraphModule) -> None:
             f"{_place(node)}: `.data` of a parameter, a buffer or an input is assigned; compute a new tensor instead"
         )
 
+    check_arrays(captured.graph)
     for node in captured.graph.nodes:
         if not _is_in_place(node) or not node.args:
             continue

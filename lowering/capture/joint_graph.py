@@ -23,6 +23,7 @@ from torch.fx import GraphModule, Node
 
 from ...errors import CaptureError
 from ...runtime.program import Arg
+from .checkpoint_regions import note_buffers
 from .dynamic_sizes import DynamicSizes, lift_sizes
 from .normalize import normalize, place_of
 from .shared_memory import check_constant
@@ -113,6 +114,7 @@ def assemble(
     state.update(constants.values_by_name)
 
     gradients, mutated, results = _read_outputs(graph_module, canonical, len(inputs), step_results, source)
+    note_buffers(mutated, source)
     arguments: list[Described] = []
     order: list[Node] = []
     for names, tensor in parameters:

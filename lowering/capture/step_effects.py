@@ -103,7 +103,9 @@ class StepEffects:
             refusal = CaptureError(
                 f"{effect.place.where or source}: {effect.what}: {effect.advice}{_called(effect.place)}"
             )
-            refusal.may_settle = effect.kind == "state"
+            refusal.may_settle = all(
+                other.what.startswith(_OF_THE_MODEL) for other in self.effects if other.kind == "state"
+            )
             raise refusal
         said: set[str] = set()
         for effect in self.effects:
@@ -235,14 +237,16 @@ def _add_changes(heard: StepEffects, side_effects: Any, variables: Sequence[str]
         attributes = list(side_effects.store_attr_mutations.get(variable, ()))
         what, advice = _change(name, attributes, variables)
         stacks: list[list[FrameSummary]] = side_effects.mutation_user_stacks.get(variable) or [[]]
-        module = _module_of(name) if attributes or name.endswith("._buffers") else None
+        module = _module_of(name) if attributes or name.endswith(_BUFFERS) else None
         heard.effects[Effect("state", what, place_in(stacks[0]), advice, module, tuple(attributes))] = None
 
 
 _MODEL = "L['self']._modules['model']"
 _MODULE = re.compile(
-    re.escape(_MODEL) + r"((?:(?:\._modules|\.__dict__\['_modules'\])\['[^'\[\]]+'\])*)(?:\._buffers)?"
+    re.escape(_MODEL)
+    + r"((?:(?:\._modules|\.__dict__\['_modules'\])\['[^'\[\]]+'\])*)(?:\._buffers|\._non_persistent_buffers_set)?"
 )
+_BUFFERS = ("._buffers", "._non_persistent_buffers_set")
 _OF_THE_MODEL = "the forward assigns to "
 
 

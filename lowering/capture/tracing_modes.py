@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Iterator
 
@@ -24,6 +25,10 @@ def tracing_modes(source: str) -> Iterator[None]:
     Raises:
         CaptureError: autocast is on, which says nothing of whether the backward is to run under it too.
     """
+    if torch.is_inference_mode_enabled():
+        raise CaptureError(
+            f"{source}: torch.inference_mode() is on around the capture: it has no gradients, capture outside of it"
+        )
     for kind in dict.fromkeys(("cpu", "cuda", accelerator_type() or "cpu")):
         if torch.is_autocast_enabled(kind):
             raise CaptureError(
@@ -31,6 +36,7 @@ def tracing_modes(source: str) -> Iterator[None]:
                 "has the casts compiled in"
             )
     with (
+        _deep_calls(),
         torch.enable_grad(),
         dynamo_config.patch(allow_rnn=True),
         without_onednn(),
@@ -39,6 +45,20 @@ def tracing_modes(source: str) -> Iterator[None]:
         # Said of a device that is not there, which `check_autocast` refuses.
         warnings.filterwarnings("ignore", message=".*Disabling autocast")
         yield
+
+
+_CALL_DEPTH = 10_000
+
+
+@contextlib.contextmanager
+def _deep_calls() -> Iterator[None]:
+    """Allow deep calls: dynamo needs several of its own for each of the user's."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _CALL_DEPTH))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def check_autocast(captured: GraphModule, source: str) -> None:

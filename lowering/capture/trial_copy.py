@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,5 +38,30 @@ def running_on(mode: FakeTensorMode) -> Iterator[None]:
     Where it asks whether it is compiled, it takes the path that tracing takes.
     """
     stance = torch.compiler.set_stance("force_eager")
-    with mode, torch.enable_grad(), stance, torch_compat.compiling(), refused_when_on():
+    with _caches_cleared(), mode, torch.enable_grad(), stance, torch_compat.compiling(), refused_when_on():
         yield
+
+
+@contextlib.contextmanager
+def _caches_cleared() -> Iterator[None]:
+    """Clear each `functools.lru_cache` that the block puts something into: it may be a fake tensor.
+
+    A cache gives what its function gives, so that one that is cleared is as good.
+    """
+    before = {id(cache): (cache, cache.cache_info().misses) for cache in _caches()}
+    try:
+        yield
+    finally:
+        for cache in _caches():
+            known, misses = before.get(id(cache), (cache, 0))
+            if known is not cache or cache.cache_info().misses != misses:
+                cache.cache_clear()
+
+
+def _caches() -> list[Any]:
+    kind = type(functools.lru_cache(lambda: None))
+    return [found for found in gc.get_objects() if type(found) is kind and not _is_torch(found)]
+
+
+def _is_torch(cache: Any) -> bool:
+    return str(getattr(cache, "__module__", "")).partition(".")[0] in ("torch", "hpir")
