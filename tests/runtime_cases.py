@@ -73,12 +73,19 @@ def own_batch(case: Case, program: Program, rank: int, seed: int = 1) -> dict[st
     return part
 
 
-def expected_step(case: Case, program: Program, model: nn.Module, seed: int = 1) -> Reference:
-    """Run the plain step on the same global batch; gradients are added to those of `model`."""
+def expected_step(case: Case, program: Program, model: nn.Module, seed: int = 1, step: int = 0) -> Reference:
+    """Run the plain step of this number on the same global batch; gradients are added to those of `model`."""
     ranks = program.mesh.count(program.data_axes)
     batch = case.data(ROWS * program.microbatches * ranks, seed=seed)
     return reference_step(
-        model, case.train, batch, data_ranks=ranks, microbatches=program.microbatches, batch_dims=case.batch_dims
+        model,
+        case.train,
+        batch,
+        data_ranks=ranks,
+        microbatches=program.microbatches,
+        batch_dims=case.batch_dims,
+        step=step,
+        seed=program.seed,
     )
 
 

@@ -257,9 +257,7 @@ def _texts() -> list[str]:
     """Return every text of the package, what is filled in at run time replaced by a null character."""
     texts = []
     for folder in ("", "dialect", "ir_passes", "lowering", "runtime", "tools"):
-        for file in (ROOT / folder).glob(
-            "*.py" if folder in ("", "dialect", "lowering", "runtime", "tools") else "**/*.py"
-        ):
+        for file in (ROOT / folder).glob("**/*.py" if folder else "*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     texts.append(node.value)

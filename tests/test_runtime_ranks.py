@@ -52,9 +52,9 @@ def training(rank: int, cases: list[tuple[str, str]]) -> list[str]:
         optimisers = [torch.optim.AdamW(m.parameters(), lr=1e-2, foreach=name != "tied") for m in (model, reference)]
         for number in range(3):
             loss = step(**own_batch(case, step.program, rank, number))
-            expected = expected_step(case, step.program, reference, number)
+            expected = expected_step(case, step.program, reference, number, step=number)
             torch.testing.assert_close(loss.double(), expected.loss, rtol=1e-5, atol=1e-6, msg=name)
-            if name != "convnet":
+            if name not in ("convnet", "dropout"):  # AdamW makes steps of gradients that are zero but for rounding
                 assert_equal_models(model, reference)
             for optimiser in optimisers:
                 optimiser.step()
