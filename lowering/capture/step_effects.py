@@ -104,7 +104,9 @@ class StepEffects:
                 f"{effect.place.where or source}: {effect.what}: {effect.advice}{_called(effect.place)}"
             )
             refusal.may_settle = all(
-                other.what.startswith(_OF_THE_MODEL) for other in self.effects if other.kind == "state"
+                other.what.startswith(_OF_THE_MODEL) or _is_harmless(other)
+                for other in self.effects
+                if other.kind == "state"
             )
             raise refusal
         said: set[str] = set()
