@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ..runtime.program import Arg, Named, Ref, TensorType
-
-Emit = Callable[..., list[int]]
-"""``emit(target, args, types, **kwargs)`` appends an op and returns the numbers of its results."""
+from .step_totals import Emit
 
 _INT = TensorType((None,), "int64")
 

@@ -202,6 +202,8 @@ X = torch.randn(4, 6)
         ({"x": {2: "n"}}, "dynamic: input 'x' has 2 dims, got dim: 2"),
         ({"x": {True: "n"}}, "dynamic: input 'x' has 2 dims, got dim: True"),
         ({"x": {0: "n m"}}, "dynamic: expected an identifier for dim 0 of 'x', got: 'n m'"),
+        ({"x": {0: "max"}}, "dynamic: expected an identifier for dim 0 of 'x', got: 'max'"),
+        ({"x": {0: "if"}}, "dynamic: expected an identifier for dim 0 of 'x', got: 'if'"),
         ({"x": {0: "x"}}, "dynamic: size 'x' has the name of an input"),
         ({"x": {0: "n", -2: "m"}}, "dynamic: dim -2 of 'x' has two names, 'n' and 'm'"),
         ({"x": {0: "n", 1: "n"}}, "dynamic: size 'n' is 4 at dim 0 of 'x' but 6 at dim 1 of 'x'"),

@@ -1,8 +1,9 @@
 """Capture: a model, its step function and one example batch become one joint forward and backward FX graph.
 
 Dynamo turns the user's Python into a graph (and knows file and line of everything), AOTAutograd adds the backward and
-takes out mutation. What comes out has static shapes, one placeholder per distinct parameter, no tangent input, and
-every argument and result described by a role and names. The same two steps are taken by torchtitan's graph trainer.
+takes out mutation. What comes out has one placeholder per distinct parameter and per size that changes, no tangent
+input, and every argument and result described by a role and names. The same two steps are taken by torchtitan's graph
+trainer.
 """
 
 from __future__ import annotations

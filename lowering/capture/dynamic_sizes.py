@@ -7,6 +7,7 @@ guard, checked before a step runs.
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,10 @@ from ...runtime.torch_compat import unspecialized_sizes
 
 Dynamic = Mapping[str, Mapping[int, str]]
 """By input: the name of each dim whose size may change."""
+
+
+# What has a meaning of its own in a guard.
+_RESERVED = frozenset({*keyword.kwlist, "min", "max"})
 
 
 @dataclass
@@ -225,7 +230,7 @@ def read_dynamic(
         for dim, size_name in dims.items():
             if type(dim) is not int or not -rank <= dim < rank:
                 raise CaptureError(f"{where}: input '{name}' has {rank} dims, got dim: {dim!r}")
-            if not isinstance(size_name, str) or not size_name.isidentifier():
+            if not isinstance(size_name, str) or not size_name.isidentifier() or size_name in _RESERVED:
                 raise CaptureError(f"{where}: expected an identifier for dim {dim} of '{name}', got: {size_name!r}")
             if size_name in leaves:
                 raise CaptureError(f"{where}: size '{size_name}' has the name of an input: choose another")
