@@ -6,7 +6,6 @@ Importing this module loads neither torch nor MLIR.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,14 +15,9 @@ from pydantic_core import ErrorDetails
 
 from .errors import PlanError, nearest
 from .mesh import Mesh
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from .toml_file import read_toml
 
 _AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SYNTAX_PLACE = re.compile(r" \((?:at line (\d+), column (\d+)|at end of document)\)$")
 
 
 def _as_tuple(value: object) -> object:
@@ -171,14 +165,7 @@ class Plan(BaseModel):
         Raises:
             PlanError: it cannot be read, is no TOML, or what it says is wrong; the text begins with the path.
         """
-        try:
-            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise PlanError(f"{path}: cannot read plan: {(error.strerror or 'unknown reason').lower()}") from None
-        except UnicodeDecodeError:
-            raise PlanError(f"{path}: expected TOML, got bytes that are no UTF-8 text") from None
-        except tomllib.TOMLDecodeError as error:
-            raise PlanError(_syntax_error(path, str(error))) from None
+        data = read_toml(path, "plan")
         try:
             plan = cls.model_validate(data)
         except PlanError as error:
@@ -298,15 +285,6 @@ class Plan(BaseModel):
 
 def _plan_error(source: str, problems: Sequence[tuple[str, str]]) -> PlanError:
     return PlanError("\n".join(f"{source}: {key}: {message}" for key, message in problems))
-
-
-def _syntax_error(path: str | Path, text: str) -> str:
-    place = _SYNTAX_PLACE.search(text)
-    if place is None:
-        return f"{path}: {text.lower()}"
-    where = f"{path}:{place[1]}:{place[2]}" if place[1] else str(path)
-    message = text[: place.start()] + ("" if place[1] else " at the end of the file")
-    return f"{where}: {message[0].lower()}{message[1:]}"
 
 
 def _shown(value: object) -> str:
