@@ -15,7 +15,7 @@ from ..errors import nearest
 from ..mesh import Mesh, Sharding, local_shape
 from .attributes import i64_attr, ints_attr, read_ints, read_sharding, read_strings, sharding_attr, strings_attr
 from .diagnostics import error_at
-from .types import TensorType, tensor_type
+from .types import DTYPE_BYTES, TensorType, tensor_type
 
 ARGUMENT_ROLES = ("param", "buffer", "input", "size", "constant")
 RESULT_ROLES = ("loss", "weight", "output", "grad", "buffer")
@@ -30,7 +30,8 @@ class ValueInfo:
     the FQNs of a parameter, buffer, constant or gradient, the leaf path of an input or output, and ``("loss",)`` or
     ``("weight",)``. `sharding` is None where the attribute is absent (replicated). `full_shape` is always filled in:
     the global shape. `dim_names` has, for an input with dynamic sizes, the name of each dim, empty for a fixed size.
-    `example` is, for a size, what it was when the step was captured: what estimates use.
+    `example` is, for a size, what it was when the step was captured: what estimates use. Parameters with the same
+    `buffer` are to lie in one piece of memory, each from byte `offset` on.
     """
 
     index: int
@@ -43,6 +44,8 @@ class ValueInfo:
     full_shape: tuple[int | None, ...] = ()
     dim_names: tuple[str, ...] = ()
     example: int | None = None
+    buffer: str = ""
+    offset: int = 0
 
     @property
     def name(self) -> str:
@@ -179,6 +182,8 @@ def _read_value(
         if role != "size" or not isinstance(example, ir.IntegerAttr) or example.value < 0:
             raise error_at(function, f"{where}: expected hp.example to be the example of a size, got: {example}")
         info = replace(info, example=example.value)
+    if "hp.buffer" in attributes or "hp.offset" in attributes:
+        info = _read_buffer(function, where, info, attributes)
     if "hp.sharding" in attributes:
         info = _read_sharding(function, where, info, attributes["hp.sharding"], mesh)
     if "hp.full_shape" in attributes:
@@ -191,6 +196,20 @@ def _read_value(
             )
         info = replace(info, full_shape=tuple(None if size < 0 else size for size in full))
     return info
+
+
+def _read_buffer(function: ir.Operation, where: str, info: ValueInfo, attributes: ir.DictAttr) -> ValueInfo:
+    if "hp.buffer" not in attributes or "hp.offset" not in attributes:
+        raise error_at(function, f"{where}: expected hp.buffer and hp.offset together")
+    buffer, offset = attributes["hp.buffer"], attributes["hp.offset"]
+    if info.role != "param" or None in info.type.shape:
+        raise error_at(function, f"{where}: expected hp.buffer on a parameter of static shape, got: {info.role}")
+    if not isinstance(buffer, ir.StringAttr) or not buffer.value:
+        raise error_at(function, f"{where}: expected hp.buffer to be a name, got: {buffer}")
+    size = DTYPE_BYTES[info.type.dtype]
+    if not isinstance(offset, ir.IntegerAttr) or offset.value < 0 or offset.value % size:
+        raise error_at(function, f"{where}: expected hp.offset to be a multiple of {size} bytes, got: {offset}")
+    return replace(info, buffer=buffer.value, offset=offset.value)
 
 
 def _read_dim_names(function: ir.Operation, where: str, info: ValueInfo, attribute: ir.Attribute) -> tuple[str, ...]:
@@ -263,6 +282,9 @@ def value_attributes(info: ValueInfo, mesh_name: str = "", mesh: Mesh | None = N
         attributes["hp.dim_names"] = strings_attr(info.dim_names)
     if info.example is not None:
         attributes["hp.example"] = i64_attr(info.example)
+    if info.buffer:
+        attributes["hp.buffer"] = ir.StringAttr.get(info.buffer)
+        attributes["hp.offset"] = i64_attr(info.offset)
     if info.sharding is not None:
         attributes["hp.sharding"] = sharding_attr(mesh_name, info.sharding)
         if mesh is not None:

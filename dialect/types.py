@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
+from ..dtypes import DTYPE_BYTES as DTYPE_BYTES
+
 DTYPES: dict[str, str] = {
     "f64": "float64",
     "f32": "float32",
@@ -30,23 +32,6 @@ ELEMENT_TYPES: dict[str, str] = {name: element for element, name in DTYPES.items
 
 FLOAT_DTYPES = frozenset({"float64", "float32", "float16", "bfloat16"})
 """Real floating dtypes: what `param-dtype` and `reduce-dtype` may name."""
-
-DTYPE_BYTES: dict[str, int] = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-    "complex128": 16,
-    "complex64": 8,
-    "complex32": 4,
-}
-"""Bytes per element."""
 
 TORCH_DTYPE_CODES: dict[str, int] = {
     "uint8": 0,

@@ -79,6 +79,11 @@ _ATTRIBUTES: dict[str, list[tuple[str, str, str]]] = {
             "`array<i64: ...>`",
             "the global shape, where it is not the local shape times the shards; -1 for a dynamic size",
         ),
+        (
+            "`hp.buffer`, `hp.offset`",
+            "string, integer",
+            "of a parameter: the piece of memory that its shard is to lie in, with others, and at which byte",
+        ),
     ],
     "On results of a step function:": [
         (
@@ -102,6 +107,12 @@ _ATTRIBUTES: dict[str, list[tuple[str, str, str]]] = {
             "`hp.unit`, `hp.fqn`",
             "string, list of strings",
             "on communication: the unit of `hp-fsdp` and the parameters it is for",
+        ),
+        (
+            "`hp.bucket`, `hp.member_bytes`",
+            "string, `array<i64: ...>`",
+            "on a collective that several parameters or gradients share: its name, and how many of its operand's bytes "
+            "are each one's, padding not counted",
         ),
     ],
 }

@@ -8,7 +8,7 @@ its loop over microbatches, is made by `step_function`.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,9 @@ from torch_mlir import ir
 
 from ..dialect.attributes import find_mesh, future_types, read_ints, read_strings
 from ..dialect.diagnostics import error_at, place_of
+from ..dialect.hp import COMMUNICATION
 from ..dialect.levels import require_level
-from ..dialect.signature import ValueInfo, body_of, function_name, read_signature, step_functions
-from ..dialect.types import TORCH_DTYPE_CODES
+from ..dialect.signature import Signature, ValueInfo, body_of, function_name, read_signature, step_functions
 from ..dialect.types import TensorType as IRTensorType
 from ..dialect.types import tensor_type as read_tensor_type
 from ..mesh import Mesh
@@ -35,14 +35,12 @@ from ..runtime.program import (
     Result,
     TensorType,
 )
+from .call_arguments import call_arguments
+from .collective_members import CollectiveMembers
 from .complex_import import CONSTANT as COMPLEX_CONSTANT
 from .literals import literal_data
 from .static_values import read_static_inputs
 from .step_function import assemble, prune
-
-_DTYPE_NAMES = {code: name for name, code in TORCH_DTYPE_CODES.items()}
-_LAYOUTS = {0: "strided", 1: "sparse_coo"}
-_MEMORY_FORMATS = {0: "contiguous_format", 1: "preserve_format", 2: "channels_last", 3: "channels_last_3d"}
 
 # Views that depend on layout or are computed only when read, and what they are where values have no strides.
 _AS_VALUES = {
@@ -138,7 +136,7 @@ def lower_function(function: ir.Operation, mesh: Mesh | None) -> Function:
         IRError: an op that has no counterpart in torch, or operands that are not constants where torch needs them.
     """
     signature = read_signature(function, mesh)
-    lowering = _FunctionLowering(len(signature.arguments))
+    lowering = _FunctionLowering(len(signature.arguments), _first_names(signature))
     block = body_of(function)
     for index, argument in enumerate(block.arguments):
         lowering.values[argument] = Ref(index)
@@ -157,6 +155,10 @@ def lower_function(function: ir.Operation, mesh: Mesh | None) -> Function:
     return Function(function_name(function), arguments, tuple(lowering.ops), tuple(returned))
 
 
+def _first_names(signature: Signature) -> dict[str, str]:
+    return {name: info.name for info in signature.arguments if info.role == "param" for name in info.names}
+
+
 def _type(type_: IRTensorType) -> TensorType:
     return TensorType(type_.shape, type_.dtype)
 
@@ -173,6 +175,8 @@ def _argument(info: ValueInfo) -> Argument:
         info.full_shape,
         info.dim_names,
         info.example,
+        info.buffer,
+        info.offset,
     )
 
 
@@ -184,7 +188,8 @@ def _result(info: ValueInfo, value: int) -> Result:
 class _FunctionLowering:
     """The state of one walk: SSA values seen so far as Program arguments, and the ops made."""
 
-    def __init__(self, next_value: int):
+    def __init__(self, next_value: int, first_names: Mapping[str, str]):
+        self._members = CollectiveMembers(first_names)
         self.values: dict[ir.Value, Arg] = {}
         self.ops: list[Op] = []
         self._next = next_value
@@ -231,7 +236,8 @@ class _FunctionLowering:
 
     def _append(self, op: ir.Operation, target: str, args: tuple[Arg, ...], kwargs: dict[str, Arg]) -> None:
         results, types = self._define(op)
-        self.ops.append(Op(target, args, kwargs, results, types, *_origin(op)))
+        origin = (*_origin(op), *self._members.of(op)) if op.name in COMMUNICATION else _origin(op)
+        self.ops.append(Op(target, args, kwargs, results, types, *origin))
 
     def _hp(self, op: ir.Operation) -> None:
         kwargs: dict[str, Arg] = {}
@@ -264,7 +270,7 @@ class _FunctionLowering:
         if operator is None:
             raise error_at(op, f"torch has no operator '{target}'")
         operands = [self.values[operand] for operand in op.operands]
-        args, kwargs = _call_arguments(op, operator, operands)
+        args, kwargs = call_arguments(op, operator, operands)
         if target in _DENSE_OPERAND:
             args = (self._contiguous(op, args[0]), *args[1:])
         self._append(op, _AS_VALUES.get(target, target), args, kwargs)
@@ -335,61 +341,3 @@ def _nest(flat: Sequence[Arg], shape: Sequence[int | None]) -> Arg:
     rows = shape[0] or 0
     width = len(flat) // rows if rows else 0
     return tuple(_nest(flat[row * width : (row + 1) * width], shape[1:]) for row in range(rows))
-
-
-_plans: dict[Any, tuple[tuple[str, bool, str, bool, Any], ...]] = {}
-
-
-def _plan(operator: Any) -> tuple[tuple[str, bool, str, bool, Any], ...]:
-    """Return (name, keyword only, kind of enumeration, has default, default) per schema argument."""
-    if operator not in _plans:
-        rows = []
-        for argument in operator._schema.arguments:
-            kind = str(argument.real_type).removeprefix("Optional[").removesuffix("]")
-            rows.append(
-                (argument.name, argument.kwarg_only, kind, argument.has_default_value(), argument.default_value)
-            )
-        _plans[operator] = tuple(rows)
-    return _plans[operator]
-
-
-def _call_arguments(op: ir.Operation, operator: Any, operands: Sequence[Arg]) -> tuple[tuple[Arg, ...], dict[str, Arg]]:
-    """Match operands with the operator's schema: enumerations by name, defaults left out, devices made neutral."""
-    plan = _plan(operator)
-    if len(operands) != len(plan):
-        raise error_at(op, f"expected {len(plan)} operands for '{operator}', got: {len(operands)}")
-    args: list[Arg] = []
-    kwargs: dict[str, Arg] = {}
-    factory = not any(kind == "Tensor" or kind.startswith("List[Tensor") for _, _, kind, _, _ in plan)
-    required = 0
-    for (name, keyword_only, kind, has_default, default), operand in zip(plan, operands, strict=True):
-        value = _enumeration(kind, operand)
-        if kind == "Device" and factory:
-            value = Named("device", "")
-        is_default = has_default and _is_default(value, default)
-        if keyword_only:
-            if not is_default:
-                kwargs[name] = value
-        else:
-            args.append(value)
-            if not is_default:
-                required = len(args)
-    return tuple(args[:required]), kwargs
-
-
-def _is_default(value: Arg, default: Any) -> bool:
-    if isinstance(default, list):
-        return isinstance(value, tuple) and list(value) == default
-    return type(value) is type(default) and value == default
-
-
-def _enumeration(kind: str, value: Arg) -> Arg:
-    if isinstance(value, bool) or not isinstance(value, int):
-        return value
-    if kind == "ScalarType" and value in _DTYPE_NAMES:
-        return Named("dtype", _DTYPE_NAMES[value])
-    if kind == "Layout" and value in _LAYOUTS:
-        return Named("layout", _LAYOUTS[value])
-    if kind == "MemoryFormat" and value in _MEMORY_FORMATS:
-        return Named("memory_format", _MEMORY_FORMATS[value])
-    return value

@@ -41,7 +41,7 @@ from typing import Any, TypeAlias
 
 from ..mesh import Mesh, Sharding
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,12 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation: `results` are the SSA numbers it defines, `types` their types (None for what is not a tensor)."""
+    """One operation: `results` are the SSA numbers it defines, `types` their types (None for what is not a tensor).
+
+    A collective that moves state says what: `members` are the parameters (or gradients) by name, in the order of their
+    bytes; `member_bytes` how many of the operands' bytes are each one's, padding not counted; `bucket` is the name of
+    the bucket, empty where it is none. Its wait has them too. They are for reports and mean nothing to who runs it.
+    """
 
     target: str
     args: tuple[Arg, ...] = ()
@@ -89,6 +94,9 @@ class Op:
     module: str = ""
     phase: str = ""
     location: str = ""
+    bucket: str = ""
+    members: tuple[str, ...] = ()
+    member_bytes: tuple[int, ...] = ()
 
     def operands(self) -> Iterable[int]:
         """Yield the SSA numbers this op reads, in order, repeats included."""
@@ -103,6 +111,7 @@ class Argument:
     `full_shape` is the global shape. `sharding` has one tuple of mesh axes per dim. `batch_dim` is the dim that
     microbatches and data axes split, None for an input given whole to each. `dim_names` has, for an input with dynamic
     sizes, the name of each dim, empty for a fixed size; `example` is, for a size, what it was at the capture.
+    Parameters with the same `buffer` are to lie in one piece of memory, each from byte `offset` on.
     """
 
     type: TensorType
@@ -114,6 +123,8 @@ class Argument:
     full_shape: tuple[int | None, ...] = ()
     dim_names: tuple[str, ...] = ()
     example: int | None = None
+    buffer: str = ""
+    offset: int = 0
 
     @property
     def name(self) -> str:

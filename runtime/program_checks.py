@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
+from ..dtypes import DTYPE_BYTES
 from ..errors import PlanError, RuntimeFault
 from ..mesh import Mesh
 from .program import HP_TARGETS, Argument, Function, Program, Result
@@ -15,6 +17,9 @@ _REFUSED = frozenset({"aten.from_file", "aten._from_file", "aten.save", "aten.lo
 
 # Of sizes, like aten's scalar operators; the rest of the namespace is TorchScript's own.
 _SCALAR_TARGETS = frozenset({"prim.max.int", "prim.max.float", "prim.min.int", "prim.min.float"})
+
+MOST_PADDING = 64
+"""Bound on the bytes between two parameters of a buffer; a damaged offset must not ask for all memory."""
 
 
 def check_program(program: Program, allow: Iterable[str], where: str) -> None:
@@ -39,6 +44,7 @@ def check_program(program: Program, allow: Iterable[str], where: str) -> None:
         _validate_signature(function, program.mesh, where)
         _validate_function(function, program.functions, namespaces, where)
     _validate_calls(program.functions, where)
+    _validate_buffers(program.functions.values(), where)
 
 
 def _validate_guards(program: Program, where: str) -> None:
@@ -71,6 +77,41 @@ def _validate_signature(function: Function, mesh: Mesh, where: str) -> None:
             raise RuntimeFault(f"{place}: {error}") from None
 
 
+def _validate_buffers(functions: Iterable[Function], where: str) -> None:
+    """Refuse parameters that cannot lie where they are said to lie."""
+    placed: dict[str, tuple[str, int]] = {}
+    buffers: dict[str, list[tuple[int, int, str]]] = {}
+    for function in functions:
+        for argument in function.arguments:
+            if not argument.buffer:
+                continue
+            place, spot = f"{where}: {function.name}: '{argument.name}'", (argument.buffer, argument.offset)
+            if argument.role != "param":
+                raise RuntimeFault(f"{place}: expected a parameter in buffer '{argument.buffer}', got: {argument.role}")
+            size = DTYPE_BYTES.get(argument.type.dtype)
+            if size is None or None in argument.type.shape:
+                raise RuntimeFault(f"{place}: expected a static shape and a known dtype, got: {argument.type}")
+            if argument.offset < 0 or argument.offset % size:
+                raise RuntimeFault(f"{place}: expected offset to be a multiple of {size} bytes, got: {argument.offset}")
+            if placed.setdefault(argument.name, spot) != spot:
+                other, at = placed[argument.name]
+                raise RuntimeFault(
+                    f"{place}: is at byte {argument.offset} of buffer '{argument.buffer}' here, at byte {at} of "
+                    f"'{other}' in another function"
+                )
+            end = argument.offset + size * math.prod(size or 0 for size in argument.type.shape)
+            buffers.setdefault(argument.buffer, []).append((argument.offset, end, argument.name))
+    for buffer, members in buffers.items():
+        before = ""
+        last = 0
+        for offset, end, name in sorted(set(members)):
+            if offset < last:
+                raise RuntimeFault(f"{where}: buffer '{buffer}': '{name}' overlaps '{before}'")
+            if offset - last >= MOST_PADDING:
+                raise RuntimeFault(f"{where}: buffer '{buffer}': {offset - last} bytes before '{name}' are of nothing")
+            before, last = name, end
+
+
 def _validate_calls(functions: Mapping[str, Function], where: str) -> None:
     """Refuse functions that call each other in a circle."""
     callees = {
@@ -97,6 +138,8 @@ def _validate_function(function: Function, functions: Mapping[str, Function], na
             if value in seen:
                 raise RuntimeFault(f"{place}: value {value} is defined twice")
             seen.add(value)
+        if any(size < 0 for size in op.member_bytes) or len(op.member_bytes) not in (0, len(op.members)):
+            raise RuntimeFault(f"{place}: expected bytes of {len(op.members)} members, got: {list(op.member_bytes)}")
         if len(op.types) != len(op.results):
             raise RuntimeFault(f"{place}: {len(op.results)} results but {len(op.types)} types")
         if op.target == "call":

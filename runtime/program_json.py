@@ -8,13 +8,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..collection import collection_paused
 from ..errors import PlanError, RuntimeFault
 from ..mesh import Mesh, Sharding
 from .program import SCHEMA_VERSION, Arg, Argument, Function, Named, Op, Program, Ref, Result, TensorType
 from .trees import decode_tree, encode_tree
+
+_Item = TypeVar("_Item", str, int)
 
 
 @collection_paused()
@@ -148,9 +150,14 @@ def _encode_op(op: Op) -> dict[str, Any]:
     if op.results:
         encoded["results"] = list(op.results)
         encoded["types"] = [_encode_type(type_) for type_ in op.types]
-    for key, text in (("module", op.module), ("phase", op.phase), ("location", op.location)):
+    texts = (("module", op.module), ("phase", op.phase), ("location", op.location), ("bucket", op.bucket))
+    for key, text in texts:
         if text:
             encoded[key] = text
+    if op.members:
+        encoded["members"] = list(op.members)
+    if op.member_bytes:
+        encoded["member_bytes"] = list(op.member_bytes)
     return encoded
 
 
@@ -164,7 +171,24 @@ def _decode_op(encoded: Any) -> Op:
         module=str(encoded.get("module", "")),
         phase=str(encoded.get("phase", "")),
         location=str(encoded.get("location", "")),
+        bucket=_text(encoded, "bucket"),
+        members=tuple(_listed(encoded, "members", str)),
+        member_bytes=tuple(_listed(encoded, "member_bytes", int)),
     )
+
+
+def _text(encoded: Mapping[str, Any], key: str) -> str:
+    text = encoded.get(key, "")
+    if not isinstance(text, str):
+        raise _MalformedError(f"expected {key} to be a string, got: {text!r}")
+    return text
+
+
+def _listed(encoded: Mapping[str, Any], key: str, kind: type[_Item]) -> list[_Item]:
+    listed = encoded.get(key, [])
+    if not isinstance(listed, list) or not all(type(item) is kind for item in listed):
+        raise _MalformedError(f"expected {key} to be a list of {kind.__name__}, got: {listed!r}")
+    return listed
 
 
 def _encode_argument(argument: Argument) -> dict[str, Any]:
@@ -183,6 +207,8 @@ def _encode_argument(argument: Argument) -> dict[str, Any]:
         encoded["dim_names"] = list(argument.dim_names)
     if argument.example is not None:
         encoded["example"] = argument.example
+    if argument.buffer:
+        encoded["buffer"], encoded["offset"] = argument.buffer, argument.offset
     return encoded
 
 
@@ -197,7 +223,18 @@ def _decode_argument(encoded: Any) -> Argument:
         full_shape=_shape(encoded["full_shape"]),
         dim_names=tuple(map(str, encoded.get("dim_names", ()))),
         example=_optional_int(encoded.get("example")),
+        buffer=_text(encoded, "buffer"),
+        offset=_offset(encoded),
     )
+
+
+def _offset(encoded: Mapping[str, Any]) -> int:
+    if ("buffer" in encoded) != ("offset" in encoded):
+        raise _MalformedError("expected buffer and offset of an argument together")
+    offset = encoded.get("offset", 0)
+    if type(offset) is not int:
+        raise _MalformedError(f"expected offset to be an integer, got: {offset!r}")
+    return offset
 
 
 def _encode_result(result: Result) -> dict[str, Any]:
