@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import RuntimeFault
 from ..mesh import shard_spans
 from .device import Group, RankMesh
+from .direct_exchange import DirectExchange
 from .operators import torch_dtype
 from .random import RandomContext
 from .torch_compat import functional_collectives, has_overlap
@@ -27,18 +28,15 @@ from .wires import (
     Wire,
     arrived,
     average,
-    buckets,
+    by_dtype,
     carrier,
     chain,
     concatenated,
     gathered,
     joined_pieces,
-    pack,
     piece_shape,
     stacked_pieces,
-    sum_of,
     summable,
-    unpack,
 )
 
 aten = torch.ops.aten
@@ -60,26 +58,25 @@ class RankOps:
         self.device = ranks.device
         self.random = RandomContext()
         self._averages = ranks.backend in ("nccl", "hccl", "xccl")
-        # gloo's reduce-scatter is an all-reduce of which most is thrown away; an exchange and a sum moves half of that.
-        self._exchanges = ranks.backend == "gloo"
-        # A message of gloo's costs more than a copy of what is small.
-        self._packs = ranks.backend == "gloo"
         self._pending: set[Future] = set()
         self._sends: list[tuple[list[Any], Sequence[Tensor]]] = []
         self._functional = functional_collectives()
         self._gather = self._functional.all_gather_into_tensor.default
         self._wait = self._functional.wait_tensor.default
+        # gloo takes operands of one dtype at a time, the others all at once.
+        self._by_dtype = ranks.backend == "gloo"
+        self._direct = DirectExchange(self._functional) if ranks.backend == "gloo" else None
+
+    def _future(self, parts: list[Part]) -> Future:
+        future = Future(parts)
+        self._pending.add(future)
+        return future
 
     def _start(
         self,
         wires: Sequence[Wire],
         start: Callable[[Any], Any],
         start_all: Callable[[list[Any]], Any] | None = None,
-        *,
-        before: int = 1,
-        after: int = 1,
-        packs: bool = True,
-        arrive: Finish | None = None,
     ) -> Future:
         """Start a collective for each operand, or for several together.
 
@@ -87,38 +84,24 @@ class RankOps:
             wires: the operands.
             start: starts it for one tensor.
             start_all: starts it for several tensors at once, where there is an operator for that.
-            before: rows of an operand, one for each member of the group; 1 where it has none.
-            after: rows of what arrives.
-            packs: whether to pack them where that is faster than `start_all`.
-            arrive: what is done with all that arrives for one call of `start`, before it is taken apart.
         """
         parts: list[Part] = []
-        if len(wires) == 1 or not (self._packs or start_all):
+        if len(wires) == 1 or start_all is None:
             for position, wire in enumerate(wires):
-                parts.append(Part(start(wire.tensor), (position,), chain(arrive, wire.finish)))
-        elif self._packs and packs:
-            for bucket in buckets(wires):
-                together = [wires[position] for position in bucket]
-                if len(together) == 1:
-                    parts.append(Part(start(together[0].tensor), tuple(bucket), chain(arrive, together[0].finish)))
-                else:
-                    value = start(pack(together, before))
-                    parts.append(Part(value, tuple(bucket), chain(arrive, unpack(together, before, after))))
+                parts.append(Part(start(wire.tensor), (position,), wire.finish))
         else:
-            assert start_all is not None
-            # gloo takes tensors of one dtype at a time, the others all at once.
-            for bucket in buckets(wires) if self._packs else [list(range(len(wires)))]:
+            for bucket in by_dtype(wires) if self._by_dtype else [list(range(len(wires)))]:
                 values = start_all([wires[position].tensor for position in bucket])
                 parts += [Part(values[number], (at,), wires[at].finish) for number, at in enumerate(bucket)]
-        future = Future(parts)
-        self._pending.add(future)
-        return future
+        return self._future(parts)
 
     def all_gather(self, tensors: Sequence[Tensor], axes: Sequence[str], dims: Sequence[int]) -> Future:
         """Start ``hp.all_gather``."""
         group = self.ranks.group(axes)
         if group.size == 1:
             return arrived(tensors)
+        if self._direct is not None:
+            return self._future(self._direct.all_gather(tensors, dims, group))
         wires = []
         for tensor, dim in zip(tensors, dims, strict=True):
             bits, back = carrier(tensor)
@@ -128,8 +111,6 @@ class RankOps:
             wires,
             lambda wire: self._gather(wire, size, name),
             lambda some: self._functional.all_gather_into_tensor_coalesced.default(some, size, name),
-            after=size,
-            packs=False,  # gloo's own threads do it
         )
 
     def reduce_scatter(
@@ -140,24 +121,19 @@ class RankOps:
         if group.size == 1:
             return arrived(tensors)
         kind, mean = self._reduction(reduce, group)
+        if self._direct is not None:
+            return self._future(self._direct.reduce_scatter(tensors, dims, group, mean))
         size, name = group.size, group.name
         wires = []
         for tensor, dim in zip(tensors, dims, strict=True):
             terms, back = summable(tensor)
             pieces = piece_shape(tensor, dim, group)
             shape = (size * pieces[0], *pieces[1:])
-            if self._exchanges:
-                wires.append(Wire(stacked_pieces(terms, dim, group), shape, tensor.dtype, back))
-            else:
-                wires.append(Wire(joined_pieces(terms, dim, group), shape, tensor.dtype, chain(mean, back)))
-        if self._exchanges:
-            arrive = chain(sum_of(group), mean)
-            return self._start(wires, lambda wire: self._swap(wire, group), before=size, arrive=arrive)
+            wires.append(Wire(joined_pieces(terms, dim, group), shape, tensor.dtype, chain(mean, back)))
         return self._start(
             wires,
             lambda wire: self._functional.reduce_scatter_tensor.default(wire, kind, size, name),
             lambda some: self._functional.reduce_scatter_tensor_coalesced.default(some, kind, size, name),
-            before=size,
         )
 
     def _reduction(self, reduce: str, group: Group) -> tuple[str, Finish | None]:
@@ -165,11 +141,6 @@ class RankOps:
         if reduce == "sum" or self._averages:
             return reduce, None
         return "sum", average(group)
-
-    def _swap(self, stacked: Tensor, group: Group) -> Tensor:
-        ones = [1] * group.size
-        result: Tensor = self._functional.all_to_all_single.default(stacked, ones, ones, group.name)
-        return result
 
     def all_reduce(
         self,
@@ -183,6 +154,8 @@ class RankOps:
         if group.size == 1:
             return arrived(tensors)
         kind, mean = self._reduction(reduce, group)
+        if self._direct is not None:
+            return self._future(self._direct.all_reduce(tensors, group, mean))
         wires = []
         for tensor in tensors:
             terms, back = summable(tensor)
@@ -200,13 +173,16 @@ class RankOps:
         group = self.ranks.group(axes)
         if group.size == 1:
             return arrived(tensors)
+        if self._direct is not None:
+            return self._future(self._direct.all_to_all(tensors, split_dims, concat_dims, group))
         wires = []
         for tensor, split, concat in zip(tensors, split_dims, concat_dims, strict=True):
             bits, back = carrier(tensor)
             shape = (group.size, *piece_shape(tensor, split, group))
             finish = chain(concatenated(group, concat), back)
             wires.append(Wire(stacked_pieces(bits, split, group), shape, tensor.dtype, finish))
-        return self._start(wires, lambda wire: self._swap(wire, group), before=group.size, after=group.size)
+        ones, name = [1] * group.size, group.name
+        return self._start(wires, lambda wire: self._functional.all_to_all_single.default(wire, ones, ones, name))
 
     def broadcast(
         self, tensors: Sequence[Tensor], axes: Sequence[str], root: int, coordinates: Sequence[int] | None = None
@@ -217,6 +193,8 @@ class RankOps:
             return arrived(tensors)
         source = root if coordinates is None else tuple(coordinates).index(root)
         source = source if group.order is None else group.order[source]
+        if self._direct is not None:
+            return self._future(self._direct.broadcast(tensors, source, group))
         wires = []
         for tensor in tensors:
             bits, back = carrier(tensor)

@@ -95,11 +95,19 @@ def buckets(wires: Sequence[Wire]) -> list[list[int]]:
     return [*together.values(), *alone]
 
 
-def pack(wires: Sequence[Wire], rows: int) -> Tensor:
-    """Return wires as one; with `rows` above 1 each is that many rows, which stay rows."""
-    shape = [rows, -1] if rows > 1 else [-1]
-    flat = [aten.reshape.default(wire.tensor, _sized(shape, wire.shape)) for wire in wires]
-    packed: Tensor = aten.cat.default(flat, len(shape) - 1)
+def by_dtype(wires: Sequence[Wire]) -> list[list[int]]:
+    """Return positions of wires of one dtype each."""
+    together: dict[torch.dtype, list[int]] = {}
+    for position, wire in enumerate(wires):
+        together.setdefault(wire.tensor.dtype, []).append(position)
+    return list(together.values())
+
+
+def pack(wires: Sequence[Wire], rows: int = 1) -> Tensor:
+    """Return wires as one 1-d tensor; with `rows` above 1 each is that many rows, and so is the whole."""
+    lead = [rows] if rows > 1 else []
+    flat = [aten.reshape.default(wire.tensor, [*lead, math.prod(wire.shape) // rows]) for wire in wires]
+    packed: Tensor = flat[0] if len(flat) == 1 else aten.cat.default(flat, len(lead))
     return packed
 
 
@@ -108,14 +116,11 @@ def unpack(wires: Sequence[Wire], before: int, after: int) -> Finish:
 
     Args:
         wires: what was packed.
-        before: rows that each had.
-        after: rows that each has now.
+        before: rows that each had; with more than one they are its dim 0.
+        after: rows that each has now: as many, or one.
     """
     sizes = [math.prod(wire.shape) // before for wire in wires]
-    shapes = []
-    for wire in wires:
-        first = wire.shape[0] * after // before if before != after else wire.shape[0] if wire.shape else 1
-        shapes.append([first, *wire.shape[1:]] if wire.shape else [])
+    shapes = [list(wire.shape if before == after else wire.shape[1:]) for wire in wires]
 
     def run(value: Any) -> list[Any]:
         whole = aten.view.default(value, [after, sum(sizes)] if after > 1 else [sum(sizes)])
@@ -127,12 +132,6 @@ def unpack(wires: Sequence[Wire], before: int, after: int) -> Finish:
         return results
 
     return run
-
-
-def _sized(shape: list[int], of: Sequence[int]) -> list[int]:
-    """Return `shape` with its -1 replaced: torch cannot infer it for an empty tensor."""
-    known = math.prod(size for size in shape if size != -1)
-    return [math.prod(of) // known if size == -1 else size for size in shape]
 
 
 def chain(*steps: Finish | None) -> Finish | None:
@@ -221,19 +220,6 @@ def concatenated(group: Group, dim: int) -> Finish:
     if dim == 0 and group.order is None:
         return lambda value: aten.flatten.using_ints(value, 0, 1)
     return lambda value: aten.cat.default(_by_position(aten.unbind.int(value, 0), group), dim)
-
-
-def sum_of(group: Group) -> Finish:
-    """Return the sum over dim 0 in the order of positions, so that it does not depend on the backend's."""
-
-    def run(value: Any) -> Any:
-        pieces = _by_position(aten.unbind.int(value, 0), group)
-        total = aten.add.Tensor(pieces[0], pieces[1])
-        for piece in pieces[2:]:
-            total = aten.add_.Tensor(total, piece)
-        return total
-
-    return run
 
 
 def average(group: Group) -> Finish:

@@ -289,12 +289,12 @@ def run_checks(rank: int, checks: Sequence[Check]) -> list[list[Tensor]]:
 
 
 def run_coalesced(rank: int, checks: Sequence[Check]) -> list[list[Tensor]]:
-    """As `run_checks`, but the way it goes on other backends: several operands in one call, no packing, no exchange."""
+    """As `run_checks`, but the way it goes on other backends: several operands in one call, no exchange."""
     made = RankOps.__init__
 
     def plain(self: RankOps, ranks: RankMesh) -> None:
         made(self, ranks)
-        self._packs = self._exchanges = False
+        self._direct = None
 
     RankOps.__init__ = plain  # type: ignore[method-assign]
     return run_checks(rank, checks)
