@@ -56,6 +56,14 @@ def effect_of(op: ir.Operation) -> Effect:
     return effect_of_name(name)
 
 
+def may_mutate(op: ir.Operation) -> bool:
+    """Return whether an op changes an operand, or is unknown and is given a mutable tensor."""
+    effect = effect_of(op)
+    if effect is Effect.OPAQUE:
+        return any("!torch.tensor" in str(operand.type) for operand in op.operands)
+    return effect is Effect.MUTATING
+
+
 @cache
 def effect_of_name(name: str) -> Effect:
     """Return the effect of ops of a name such as ``torch.aten.mm`` or ``hp.wait``."""

@@ -12,6 +12,7 @@ PASSES: dict[str, str] = {
     "hp-set-mesh": "sharding.set_mesh:HpSetMesh",
     "hp-simplify": "cleanup.simplify:HpSimplify",
     "hp-fsdp": "sharding.fsdp:HpFsdp",
+    "hp-bucket-collectives": "bucketing.bucket_collectives:HpBucketCollectives",
     "hp-verify-level": "verify_level:HpVerifyLevel",
     "hp-plan": "plan_pipeline:HpPlan",
 }

@@ -13,7 +13,7 @@ from ...dialect.hp import COMMUNICATION
 from ...dialect.levels import level_of
 from ...dialect.signature import step_functions
 from ..base import ModulePass
-from ..effects import Effect, effect_of
+from ..effects import Effect, effect_of, may_mutate
 from ..phases import BACKWARD, FORWARD
 from ..views import CASTS, VIEWS, operator_name
 
@@ -103,7 +103,7 @@ class _Block:
             elif effect is Effect.COMMUNICATION:
                 if with_communication and not _is_point_to_point(op):
                     self._ops.append(op)
-            elif effect is Effect.MUTATING or (effect is Effect.OPAQUE and _takes_mutable_tensor(op)):
+            elif may_mutate(op):
                 self.mutates = True
 
     def merge(self, parameters: Sequence[ir.Value] | None) -> None:
@@ -162,10 +162,6 @@ def _is_point_to_point(op: ir.Operation) -> bool:
         owner = op.operands[0].owner
         return not isinstance(owner, ir.Block) and owner.name in _POINT_TO_POINT
     return op.name in _POINT_TO_POINT
-
-
-def _takes_mutable_tensor(op: ir.Operation) -> bool:
-    return any("!torch.tensor" in str(operand.type) for operand in op.operands)
 
 
 def _keep_forward(kept: ir.Operation, merged: ir.Operation) -> None:

@@ -1,0 +1,1 @@
+"""Fusing collectives into buckets: fewer launches of the same values."""

@@ -1,0 +1,268 @@
+"""The ops of a function by number, and those of them that may be fused."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from torch_mlir import ir
+
+from ...dialect.attributes import find_mesh, read_ints, read_sharding, read_strings
+from ...dialect.signature import body_of, function_name
+from ...dialect.types import TensorType
+from ...mesh import Mesh, padded_shard_size, shard_spans
+from ..build import type_of
+from ..effects import may_mutate
+from ..phases import Phases
+from ..views import CASTS, VIEWS, operator_name
+
+GATHER = "all_gather"
+KINDS = (GATHER, "reduce_scatter", "all_reduce")
+"""Collectives that may be fused."""
+
+_STARTS = frozenset({*(f"hp.{kind}" for kind in KINDS), "hp.all_to_all", "hp.broadcast"})
+
+_LINKS = VIEWS | CASTS | {"aten.cat", "aten.constant_pad_nd", "prim.ListConstruct"}
+"""Views, casts and what pads and trims uneven shards."""
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective of one tensor that may be fused.
+
+    Attributes:
+        number: among those of the function that may be.
+        start: the number of its op.
+        wait: the number of its wait.
+        kind: of `KINDS`.
+        phase: "forward" or "backward".
+        axes: mesh axes.
+        parameters: the names of its parameter.
+        unit: of the parameter; empty for the root unit.
+        likeness: what those that share a bucket have in common; nothing else matters for what they compute.
+        types: of its operand and its result.
+        bytes: of the whole tensor without padding.
+        padding: bytes of padding, on the rank that has most of it.
+    """
+
+    number: int
+    start: int
+    wait: int
+    kind: str
+    phase: str
+    axes: tuple[str, ...]
+    parameters: tuple[str, ...]
+    unit: str
+    likeness: tuple[object, ...]
+    types: tuple[TensorType, TensorType]
+    bytes: int
+    padding: int
+
+
+class FunctionOps:
+    """The ops of a function by number, from one walk over it; good until the function changes.
+
+    Args:
+        function: a `func.func` with one block.
+
+    Attributes:
+        function: it.
+        name: of the function, without the `@`.
+        mesh: of its module, or None.
+        ops: in order.
+        mutates: whether any may change an operand, so that pure ops cannot be moved across it.
+
+    Raises:
+        IRError: it has control flow.
+    """
+
+    def __init__(self, function: ir.Operation):
+        self.function = function
+        self.name = function_name(function)
+        found = find_mesh(function)
+        self.mesh: Mesh | None = found[1] if found else None
+        self.ops: list[ir.Operation] = [view.operation for view in body_of(function).operations]
+        self._makers: dict[ir.Value, int] = {}
+        self._starts: list[int] = []
+        self._links: dict[int, bool] = {}
+        self.mutates = False
+        makers = self._makers
+        for number, op in enumerate(self.ops):
+            for result in op.results:
+                makers[result] = number
+            if op.name in _STARTS:
+                self._starts.append(number)
+            elif may_mutate(op):
+                self.mutates = True
+
+    @property
+    def launches(self) -> int:
+        """Number of collectives that the function starts."""
+        return len(self._starts)
+
+    def maker(self, value: ir.Value) -> int | None:
+        """Return the number of the op that makes a value; None for an argument."""
+        return self._makers.get(value)
+
+    def number(self, op: ir.Operation) -> int:
+        """Return the number of an op."""
+        results = op.results
+        if len(results):
+            return self._makers[results[0]]
+        # Nothing tells ops without results apart but where they stand.
+        return bisect.bisect_left(self.ops, True, key=lambda other: not other.is_before_in_block(op))
+
+    def users(self, number: int) -> Iterator[int]:
+        """Yield the numbers of the ops that use what an op makes; of one that does so twice, twice."""
+        for result in self.ops[number].results:
+            for use in result.uses:
+                yield self.number(use.owner.operation)
+
+    def makers(self, number: int) -> Iterator[int]:
+        """Yield the numbers of the ops that make what an op uses."""
+        for operand in self.ops[number].operands:
+            maker = self._makers.get(operand)
+            if maker is not None:
+                yield maker
+
+    def is_link(self, number: int) -> bool:
+        """Return whether an op may move with a collective: views, casts, what pads and trims, and their constants."""
+        known = self._links.get(number)
+        if known is None:
+            op = self.ops[number]
+            known = self._links[number] = (
+                operator_name(op) in _LINKS if op.name == "torch.operator" else _names_link(op.name)
+            )
+        return known
+
+    @cached_property
+    def collectives(self) -> list[Collective]:
+        """The collectives that may be fused, in order.
+
+        These are the gathers and reductions of one tensor that say whose parameter they are for (`hp.fqn`), belong to
+        no bucket yet, and are waited for once.
+        """
+        if self.mutates or not self._starts:
+            return []
+        phases = Phases(self.function)
+        padding = _Padding(self.function, self.mesh)
+        found: list[Collective] = []
+        for number in self._starts:
+            op = self.ops[number]
+            attributes = op.attributes
+            names = read_strings(attributes["hp.fqn"]) if "hp.fqn" in attributes else None
+            if not names or op.name.removeprefix("hp.") not in KINDS or "hp.bucket" in attributes:
+                continue
+            users = list(self.users(number))
+            if len(op.operands) != 1 or len(users) != 1 or self.ops[users[0]].name != "hp.wait":
+                continue
+            found.append(self._collective(op, len(found), number, users[0], names, phases.of(op), padding))
+        return found
+
+    def _collective(
+        self,
+        op: ir.Operation,
+        number: int,
+        start: int,
+        wait: int,
+        names: tuple[str, ...],
+        phase: str,
+        padding: _Padding,
+    ) -> Collective:
+        kind = op.name.removeprefix("hp.")
+        attributes = op.attributes
+        axes = read_strings(attributes["axes"]) or ()
+        types = type_of(op.operands[0]), type_of(self.ops[wait].results[0])
+        # Dtypes are mixed in gathers only: bytes are moved, numbers are added.
+        likeness = (
+            kind,
+            phase,
+            axes,
+            types[0].dtype if kind != GATHER else None,
+            *[str(attributes[key]) if key in attributes else None for key in ("mesh", "reduce", "coordinates")],
+        )
+        unit = attributes.get("hp.unit")
+        whole = max(types, key=lambda type_: type_.elements)
+        extra = padding.of(op, kind, names[0], axes, types)
+        return Collective(
+            number,
+            start,
+            wait,
+            kind,
+            phase,
+            axes,
+            names,
+            unit.value if isinstance(unit, ir.StringAttr) else "",
+            likeness,
+            types,
+            whole.bytes - extra,
+            extra,
+        )
+
+
+@cache
+def _names_link(name: str) -> bool:
+    return name.startswith("torch.constant.") or name.removeprefix("torch.").removesuffix(".default") in _LINKS
+
+
+class _Padding:
+    """How much of what travels for a parameter is padding of uneven shards.
+
+    Args:
+        function: whose arguments say how parameters are split.
+        mesh: of its module.
+    """
+
+    def __init__(self, function: ir.Operation, mesh: Mesh | None):
+        self._mesh = mesh
+        self._uneven: dict[str, tuple[tuple[int, ...], tuple[tuple[str, ...], ...]]] = {}
+        for attributes in argument_attributes(function):
+            if "hp.full_shape" not in attributes or "hp.sharding" not in attributes:
+                continue
+            full, sharding = read_ints(attributes["hp.full_shape"]), read_sharding(attributes["hp.sharding"])
+            if full is not None and sharding is not None and len(full) == len(sharding[1]):
+                for name in parameter_names(attributes):
+                    self._uneven[name] = full, sharding[1]
+
+    def of(
+        self, op: ir.Operation, kind: str, name: str, axes: Sequence[str], types: tuple[TensorType, TensorType]
+    ) -> int:
+        """Return the bytes of padding, on the rank that has most of it."""
+        if name not in self._uneven or self._mesh is None:
+            return 0
+        full, sharding = self._uneven[name]
+        whole = max(types, key=lambda type_: type_.elements)
+        if len(whole.shape) != len(full) or None in whole.shape:
+            return 0
+        if kind == "all_reduce":
+            held = 1
+            for size, split in zip(full, sharding, strict=True):
+                held *= min(rows for _, rows in shard_spans(size, self._mesh.sizes(split)))
+            local = tuple(
+                padded_shard_size(size, self._mesh.sizes(split)) for size, split in zip(full, sharding, strict=True)
+            )
+            return whole.bytes - whole.bytes // whole.elements * held if whole.shape == local and whole.elements else 0
+        dims = read_ints(op.attributes["dims"]) or (0,)
+        split = sharding[dims[0]]
+        before = split[: next((at for at, axis in enumerate(split) if axis in axes), len(split))]
+        rows = padded_shard_size(full[dims[0]], self._mesh.sizes(before))
+        present = whole.shape[dims[0]] or 0
+        return whole.bytes // present * (present - rows) if present > rows else 0
+
+
+def argument_attributes(function: ir.Operation) -> Iterator[ir.DictAttr]:
+    """Yield the attributes of each argument that has any."""
+    if "arg_attrs" in function.attributes:
+        for item in ir.ArrayAttr(function.attributes["arg_attrs"]):
+            yield ir.DictAttr(item)
+
+
+def parameter_names(attributes: ir.DictAttr) -> tuple[str, ...]:
+    """Return the names of a parameter by the attributes of its argument; of anything else, none."""
+    if "hp.role" not in attributes or "hp.fqn" not in attributes:
+        return ()
+    role = attributes["hp.role"]
+    is_parameter = isinstance(role, ir.StringAttr) and role.value == "param"
+    return (read_strings(attributes["hp.fqn"]) or ()) if is_parameter else ()
