@@ -208,7 +208,6 @@ class Plan(BaseModel):
         asked = {
             "tensor": bool(self.tensor),
             "pipeline": self.pipelining is not None,
-            "buckets": self.buckets is not None,
             "overlap": self.overlap is not None,
         }
         missing = [(key, "this version has no pass for it") for key, is_asked in asked.items() if is_asked]
@@ -219,6 +218,10 @@ class Plan(BaseModel):
             steps.insert(0, f"hp-set-mesh{{axes={','.join(f'{axis}:{size}' for axis, size in self.mesh.items())}}}")
         if self.data_axes:
             steps += [self._fsdp_pass(), "hp-simplify"]
+        if self.data_axes and self.buckets is not None:
+            steps.append(self._bucket_pass(self.buckets))
+            if _has_pass("hp-expand-buckets"):
+                steps.append(f"hp-expand-buckets{{layout={self.buckets.layout}}}")
         return ",".join([*steps, "hp-verify-level"])
 
     def _fsdp_pass(self) -> str:
@@ -234,6 +237,16 @@ class Plan(BaseModel):
             options.append(f"reduce-dtype={fsdp.reduce_dtype}")
         return f"hp-fsdp{{{' '.join(options)}}}"
 
+    def _bucket_pass(self, buckets: BucketsPlan) -> str:
+        if buckets.by == "size":
+            options = f"by=size cap-mb={buckets.cap_mb:g}"
+        elif buckets.by == "module":
+            options = "by=module"
+        else:
+            groups = [(group,) if isinstance(group, str) else group for group in buckets.by]
+            options = f"by={','.join(f'[{_quoted_list(group)}]' for group in groups)}"
+        return f"hp-bucket-collectives{{{options}}}"
+
     def _contradictions(self) -> Iterator[tuple[str, str]]:
         """Yield (key, message) for what the sections say of each other that cannot be."""
         for axis, size in self.mesh.items():
@@ -244,6 +257,8 @@ class Plan(BaseModel):
         yield from self._check_axes("data.axes", self.data.axes or ())
         if self.fsdp is not None:
             yield from self._check_fsdp(self.fsdp)
+        if self.buckets is not None and not isinstance(self.buckets.by, str):
+            yield from _check_groups(self.buckets.by)
         if self.pipelining is not None:
             yield from self._check_axes("pipeline.axis", (self.pipelining.axis,))
             if self.pipelining.axis in self.data_axes:
@@ -265,11 +280,7 @@ class Plan(BaseModel):
                 if axis in self.mesh and axis not in self.data_axes:
                     yield key, f"axis '{axis}' is not in data.axes ({', '.join(self.data_axes) or 'none'})"
         for key, patterns in (("fsdp.units", fsdp.units), ("fsdp.ignore", fsdp.ignore)):
-            for pattern in patterns:
-                if not pattern.strip():
-                    yield key, "expected patterns of module or parameter names, got an empty one"
-                elif '"' in pattern and "'" in pattern:
-                    yield key, f"a pattern cannot hold both kinds of quotes, got: {pattern}"
+            yield from _check_patterns(key, patterns)
         for key in ("param_dtype", "reduce_dtype"):
             if getattr(fsdp, key) is not None and not self.data_axes:
                 yield f"fsdp.{key}", "needs a data axis; for one rank, name a mesh axis of size 1 in fsdp.axes"
@@ -281,6 +292,23 @@ class Plan(BaseModel):
                 yield key, f"the mesh has no axis '{axis}'{hint}"
             elif axes.count(axis) > 1:
                 yield key, f"axis '{axis}' is named twice"
+
+
+def _check_groups(groups: Sequence[str | Sequence[str]]) -> Iterator[tuple[str, str]]:
+    if not groups:
+        yield "buckets.by", "expected 'module', 'size' or at least one group of module patterns, got: []"
+    for group in groups:
+        if not group and not isinstance(group, str):
+            yield "buckets.by", "expected groups of module patterns, got an empty one"
+        yield from _check_patterns("buckets.by", [group] if isinstance(group, str) else group)
+
+
+def _check_patterns(key: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for pattern in patterns:
+        if not pattern.strip():
+            yield key, "expected patterns of module or parameter names, got an empty one"
+        elif '"' in pattern and "'" in pattern:
+            yield key, f"a pattern cannot hold both kinds of quotes, got: {pattern}"
 
 
 def _plan_error(source: str, problems: Sequence[tuple[str, str]]) -> PlanError:
@@ -299,6 +327,12 @@ def _quoted_list(values: Sequence[str]) -> str:
     from .ir_passes.pipeline_text import quote_list  # imports MLIR, which a plan as such does without
 
     return quote_list(values)
+
+
+def _has_pass(name: str) -> bool:
+    from .ir_passes.registry import is_registered  # as above
+
+    return is_registered(name)
 
 
 _SECTIONS: dict[str, type[_Section]] = {

@@ -3,6 +3,8 @@
 Where tensors are small a message costs more than what is in it, and every collective is a launch and a wait. So
 adjacent starts of one kind over the same axes become one start, and their waits one wait where the first of them stood:
 what was sent together arrives together. Nothing else moves: when communication starts is still what the Program says.
+
+What passes have fused into a bucket stays as it is: how large buckets are was decided there.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def _runs(ops: Sequence[Op], waits: Mapping[int, int]) -> list[list[int]]:
     for number, op in enumerate(ops):
         key = None
         # What is never waited for cannot be merged with what is.
-        if op.target in COLLECTIVES and op.results[0] in waits:
+        if op.target in COLLECTIVES and not op.bucket and op.results[0] in waits:
             key = op.target, {name: arg for name, arg in op.kwargs.items() if name not in _PER_OPERAND}
         if key is not None and key == last:
             runs[-1].append(number)
@@ -72,17 +74,29 @@ def _merged_starts(starts: Sequence[Op]) -> Op:
     for name in _PER_OPERAND:
         if name in kwargs:
             kwargs[name] = tuple(entry for start in starts for entry in _entries(start.kwargs[name]))
-    return replace(starts[0], args=tuple(arg for start in starts for arg in start.args), kwargs=kwargs)
+    args = tuple(arg for start in starts for arg in start.args)
+    members, sizes = _members(starts)
+    return replace(starts[0], args=args, kwargs=kwargs, members=members, member_bytes=sizes)
 
 
 def _merged_waits(first: Op, starts: Sequence[Op], waits: Sequence[Op]) -> Op:
     """Return the wait for a merged start: in the place of the `first` of the `waits`, results in order of `starts`."""
+    members, sizes = _members(waits)
     return replace(
         first,
         args=(Ref(starts[0].results[0]),),
         results=tuple(value for wait in waits for value in wait.results),
         types=tuple(type_ for wait in waits for type_ in wait.types),
+        members=members,
+        member_bytes=sizes,
     )
+
+
+def _members(ops: Sequence[Op]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return the members of several ops and their bytes, where each op says whose they are."""
+    if not all(op.members and len(op.members) == len(op.member_bytes) for op in ops):
+        return (), ()
+    return tuple(name for op in ops for name in op.members), tuple(size for op in ops for size in op.member_bytes)
 
 
 def _entries(arg: Arg) -> tuple[Arg, ...]:

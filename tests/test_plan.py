@@ -163,6 +163,22 @@ def test_axes(plan: dict[str, Any], data: tuple[str, ...], fsdp: tuple[str, ...]
             'hp-fsdp{axes=dp replicate-axes=r units=layers.*,"odd name" ignore=head reshard-after-forward=false '
             "param-dtype=bfloat16 reduce-dtype=float32},hp-simplify,hp-verify-level",
         ),
+        ({"mesh": {"dp": 2}, "buckets": {}}, "hp-set-mesh{axes=dp:2},hp-simplify,hp-verify-level"),
+        (
+            {**SIMPLE, "buckets": {}},
+            "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,hp-bucket-collectives{by=module},"
+            "hp-verify-level",
+        ),
+        (
+            {**SIMPLE, "buckets": {"by": "size", "cap_mb": 2.5}},
+            "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,"
+            "hp-bucket-collectives{by=size cap-mb=2.5},hp-verify-level",
+        ),
+        (
+            {**SIMPLE, "buckets": {"by": [["layers.0", "odd name"], "head", ["it's"]]}},
+            "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,"
+            'hp-bucket-collectives{by=[layers.0,"odd name"],[head],[{"it\'s"}]},hp-verify-level',
+        ),
     ],
 )
 def test_pipelines(plan: dict[str, Any], pipeline: str) -> None:
@@ -174,7 +190,6 @@ def test_pipelines(plan: dict[str, Any], pipeline: str) -> None:
     ("extra", "key"),
     [
         ({"pipeline": {"axis": "pp"}}, "pipeline"),
-        ({"buckets": {}}, "buckets"),
         ({"overlap": {}}, "overlap"),
         ({"tensor": [{"param": "w", "sharding": [["pp"]]}]}, "tensor"),
     ],

@@ -127,12 +127,12 @@ class HpBucketCollectives(ModulePass):
         placements = []
         for ops in functions:
             if ops.mutates and ops.launches:
-                remark(ops.function, f"@{ops.name} has ops that change an operand: nothing is fused")
+                remark(ops.function, "has an op that changes an operand: nothing is fused")
             placement = plan_function(ops, self._propose)
             for split in placement.splits:
                 remark(
                     ops.ops[split.collective.start],
-                    f"'{split.collective.parameters[0]}' does not join bucket '{split.bucket}': it {split.misfit.text}",
+                    f"'{split.collective.parameters[0]}' does not join bucket '{split.bucket}': {split.misfit.text}",
                 )
             placements.append((ops, placement))
         return placements

@@ -110,9 +110,22 @@ def fingerprint_of(function: ir.Operation, mesh: object) -> str:
 
 
 def plans_to_json(plans: Sequence[BucketPlan]) -> str:
-    """Return the text of a plan file."""
-    functions = [dataclasses.asdict(plan) for plan in plans]
-    return json.dumps({"schema_version": SCHEMA_VERSION, "functions": functions}, indent=2) + "\n"
+    """Return the text of a plan file: JSON with a line per member, for people to read and change."""
+    functions = ",\n".join(map(_plan_text, plans))
+    return f'{{\n  "schema_version": {SCHEMA_VERSION},\n  "functions": [\n{functions}\n  ]\n}}\n'
+
+
+def _plan_text(plan: BucketPlan) -> str:
+    head = {"function": plan.function, "fingerprint": plan.fingerprint, "launches": plan.launches}
+    lines = "".join(f"      {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
+    buckets = ",\n".join(map(_bucket_text, plan.buckets))
+    return f'    {{\n{lines}      "buckets": [\n{buckets}\n      ]\n    }}'
+
+
+def _bucket_text(bucket: Bucket) -> str:
+    head = {"name": bucket.name, "kind": bucket.kind, "phase": bucket.phase, "axes": bucket.axes}
+    members = ",\n".join(f"          {json.dumps(dataclasses.asdict(member))}" for member in bucket.members)
+    return f'        {{{json.dumps(head)[1:-1]}, "members": [\n{members}\n        ]}}'
 
 
 def load_plans(path: str | Path) -> tuple[BucketPlan, ...]:

@@ -18,7 +18,7 @@ from .order import Order
 
 @dataclass(frozen=True)
 class Misfit:
-    """Why a collective cannot join a bucket: a text to follow "it", and the op that is in the way."""
+    """Why a collective cannot join a bucket, and the op that is in the way."""
 
     text: str
     op: int
@@ -87,17 +87,17 @@ class Placer:
     def join(self, group: Group, collective: Collective) -> Misfit | None:
         """Add a collective that starts behind the members of a group, or say why that cannot be."""
         if collective.types not in group.types and len(group.types) == RUNS:
-            return Misfit(f"has tensors of {RUNS} types already, the most that one op takes", collective.start)
+            return Misfit(f"the bucket has tensors of {RUNS} types, the most that one op takes", collective.start)
         roots, links = self._inputs(collective, self.label(group.members[0].start))
         for member in group.members:
             if self._stands_for.get(member.wait, member.wait) in roots:
-                return Misfit(f"gives what the input of '{collective.parameters[0]}' is made of", member.start)
+                return Misfit(f"its input is made of what '{member.parameters[0]}' gives", member.start)
         ready = max((root for root in (group.ready, *roots) if root is not None), key=self.label, default=None)
         if ready is not None:  # otherwise it starts where its first member did, before any use
             self._look_for_uses(group)
             use = self._earlier(group.first_use, self._first_use(collective))
             if use is not None and self.label(use) <= self.label(ready):
-                return Misfit("has a result that is used before the last input is there", use)
+                return Misfit("a result is used before the last input is there", use)
         group.ready = ready
         group.links |= links
         group.members.append(collective)

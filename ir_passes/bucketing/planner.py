@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...dialect.diagnostics import IRError, error_at
 from .bucket_plan import Bucket, BucketPlan, Member, fingerprint_of
@@ -54,7 +54,7 @@ def plan_function(ops: FunctionOps, scope: Scope) -> Placement:
     made = _Maker(placer)
     for proposal in (*gathers, *reductions):
         made.add(proposal)
-    plan = BucketPlan(ops.name, fingerprint_of(ops.function, ops.mesh), ops.launches, tuple(made.buckets))
+    plan = BucketPlan(ops.name, fingerprint_of(ops.function, ops.mesh), ops.launches, _with_unique_names(made.buckets))
     return Placement(plan, placer, tuple(made.placed), tuple(made.splits))
 
 
@@ -66,7 +66,6 @@ class _Maker:
         self.placed: list[Placed] = []
         self.splits: list[Split] = []
         self._placer = placer
-        self._taken: set[tuple[str, str, str]] = set()
 
     def add(self, proposal: Proposal) -> None:
         """Make the buckets of one proposal."""
@@ -83,17 +82,19 @@ class _Maker:
     def _close(self, proposal: Proposal, group: Group) -> None:
         if len(group.members) > 1:
             self.placed.append(self._placer.place(group))
-            self.buckets.append(_bucket(_unique(proposal, self._taken), group.members))
+            self.buckets.append(_bucket(proposal.name, group.members))
 
 
-def _unique(proposal: Proposal, taken: set[tuple[str, str, str]]) -> str:
-    first = proposal.members[0]
-    name, count = proposal.name, 1
-    while (name, first.kind, first.phase) in taken:
-        count += 1
-        name = f"{proposal.name} ({count})"
-    taken.add((name, first.kind, first.phase))
-    return name
+def _with_unique_names(buckets: Sequence[Bucket]) -> tuple[Bucket, ...]:
+    """Return buckets, of those of one kind, phase and name the second to start as ``name (2)`` and so on."""
+    counts: dict[tuple[str, str, str], int] = {}
+    names: dict[int, str] = {}
+    for number in sorted(range(len(buckets)), key=lambda number: buckets[number].members[0].collective):
+        bucket = buckets[number]
+        key = (bucket.name, bucket.kind, bucket.phase)
+        counts[key] = counts.get(key, 0) + 1
+        names[number] = bucket.name if counts[key] == 1 else f"{bucket.name} ({counts[key]})"
+    return tuple(replace(bucket, name=names[number]) for number, bucket in enumerate(buckets))
 
 
 def _bucket(name: str, members: Sequence[Collective]) -> Bucket:
@@ -123,7 +124,7 @@ def place_plan(ops: FunctionOps, plan: BucketPlan) -> Placement:
     names: set[tuple[str, str, str]] = set()
     for bucket in plan.buckets:
         if (bucket.name, bucket.kind, bucket.phase) in names:
-            raise _refusal(ops, f"two buckets of the {bucket.phase}'s {bucket.kind} are named '{bucket.name}'")
+            raise _refusal(ops, f"two buckets of kind '{bucket.kind}' in the {bucket.phase} are named '{bucket.name}'")
         names.add((bucket.name, bucket.kind, bucket.phase))
         members = placer.by_start(_find(ops, bucket, member, seen) for member in bucket.members)
         _check_alike(ops, bucket, members)
@@ -133,7 +134,7 @@ def place_plan(ops: FunctionOps, plan: BucketPlan) -> Placement:
             if misfit is not None:
                 raise error_at(
                     ops.ops[collective.start],
-                    f"cannot join bucket '{bucket.name}': it {misfit.text}",
+                    f"cannot join bucket '{bucket.name}': {misfit.text}",
                     notes=[(ops.ops[misfit.op], "here")],
                 )
         placed.append(placer.place(group))

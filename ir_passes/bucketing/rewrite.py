@@ -120,10 +120,11 @@ def report(ops: FunctionOps, placement: Placement, starts: Sequence[ir.Operation
     plan = placement.plan
     remark(
         ops.function,
-        f"@{ops.name} has {len(plan.buckets)} buckets: {plan.launches} launches before, {plan.launches_after} after; "
-        f"{plan.bytes} bytes in buckets and {plan.padding} bytes of padding",
+        f"launches: {plan.launches} before, {plan.launches_after} after; buckets: {len(plan.buckets)}, of {plan.bytes} "
+        f"bytes and {plan.padding} bytes of padding",
     )
-    for bucket, start in zip(plan.buckets, starts, strict=True):
+    made = zip(plan.buckets, starts, strict=True)
+    for bucket, start in sorted(made, key=lambda pair: pair[0].members[0].collective):
         remark(
             start,
             f"is bucket '{bucket.name}' of {len(bucket.members)} in the {bucket.phase}: {bucket.bytes} bytes and "
