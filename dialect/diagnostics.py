@@ -86,6 +86,11 @@ def collect() -> Iterator[list[Diagnostic]]:
         _sink.reset(token)
 
 
+def collecting() -> bool:
+    """Return whether anybody gathers remarks: those that are costly to make need not be made otherwise."""
+    return _sink.get() is not None
+
+
 def remark(op: ir.Operation, message: str, *, severity: str = "remark") -> None:
     """Say something about an op that is no error; it is dropped where nobody collects."""
     sink = _sink.get()

@@ -13,6 +13,7 @@ PASSES: dict[str, str] = {
     "hp-simplify": "cleanup.simplify:HpSimplify",
     "hp-fsdp": "sharding.fsdp:HpFsdp",
     "hp-bucket-collectives": "bucketing.bucket_collectives:HpBucketCollectives",
+    "hp-overlap-collectives": "overlap.overlap_collectives:HpOverlapCollectives",
     "hp-verify-level": "verify_level:HpVerifyLevel",
     "hp-plan": "plan_pipeline:HpPlan",
 }

@@ -1,0 +1,1 @@
+"""When communication starts, and when it is waited for."""
