@@ -74,7 +74,8 @@ class OverlapPlan(_Section):
     """How far ahead collectives start."""
 
     prefetch: int = Field(default=1, ge=0, description="an integer, at least 0")
-    memory_limit_mb: float = Field(default=0, ge=0, description="a number of MiB, 0 for none")
+    memory_limit_mb: float = Field(default=0, ge=0, allow_inf_nan=False, description="a number of MiB, 0 for none")
+    costs: str = Field(default="", description="a path of a TOML file")
 
 
 class PipelinePlan(_Section):
@@ -208,7 +209,6 @@ class Plan(BaseModel):
         asked = {
             "tensor": bool(self.tensor),
             "pipeline": self.pipelining is not None,
-            "overlap": self.overlap is not None,
         }
         missing = [(key, "this version has no pass for it") for key, is_asked in asked.items() if is_asked]
         if missing:
@@ -218,9 +218,11 @@ class Plan(BaseModel):
             steps.insert(0, f"hp-set-mesh{{axes={','.join(f'{axis}:{size}' for axis, size in self.mesh.items())}}}")
         if self.data_axes:
             steps += [self._fsdp_pass(), "hp-simplify"]
-        if self.data_axes and self.buckets is not None:
-            steps.append(self._bucket_pass(self.buckets))
-            if _has_pass("hp-expand-buckets"):
+            if self.buckets is not None:
+                steps.append(self._bucket_pass(self.buckets))
+            if self.overlap is not None:
+                steps.append(self._overlap_pass(self.overlap))
+            if self.buckets is not None and _has_pass("hp-expand-buckets"):
                 steps.append(f"hp-expand-buckets{{layout={self.buckets.layout}}}")
         return ",".join([*steps, "hp-verify-level"])
 
@@ -247,6 +249,17 @@ class Plan(BaseModel):
             options = f"by={','.join(f'[{_quoted_list(group)}]' for group in groups)}"
         return f"hp-bucket-collectives{{{options}}}"
 
+    def _overlap_pass(self, overlap: OverlapPlan) -> str:
+        options = []
+        if overlap.prefetch != 1:
+            options.append(f"prefetch={overlap.prefetch}")
+        if overlap.memory_limit_mb:
+            options.append(f"memory-limit-mb={overlap.memory_limit_mb:.12g}")
+        if overlap.costs:
+            # A file that a plan file names lies beside it.
+            options.append(f"costs={_quoted(str(Path(self._source).parent / overlap.costs))}")
+        return "hp-overlap-collectives" + (f"{{{' '.join(options)}}}" if options else "")
+
     def _contradictions(self) -> Iterator[tuple[str, str]]:
         """Yield (key, message) for what the sections say of each other that cannot be."""
         for axis, size in self.mesh.items():
@@ -263,6 +276,8 @@ class Plan(BaseModel):
             yield from self._check_axes("pipeline.axis", (self.pipelining.axis,))
             if self.pipelining.axis in self.data_axes:
                 yield "pipeline.axis", f"axis '{self.pipelining.axis}' is a data axis already"
+        if self.overlap is not None and '"' in self.overlap.costs and "'" in self.overlap.costs:
+            yield "overlap.costs", f"a path cannot hold both kinds of quotes, got: {self.overlap.costs}"
         for index, tensor in enumerate(self.tensor):
             key = f"tensor[{index}].sharding"
             yield from self._check_axes(key, [axis for dim in tensor.sharding for axis in dim])
@@ -321,6 +336,12 @@ def _shown(value: object) -> str:
         return str(value).lower()
     text = f"'{value}'" if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _quoted(value: str) -> str:
+    from .ir_passes.pipeline_text import quote
+
+    return quote(value)
 
 
 def _quoted_list(values: Sequence[str]) -> str:

@@ -179,6 +179,17 @@ def test_axes(plan: dict[str, Any], data: tuple[str, ...], fsdp: tuple[str, ...]
             "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,"
             'hp-bucket-collectives{by=[layers.0,"odd name"],[head],[{"it\'s"}]},hp-verify-level',
         ),
+        (
+            {**SIMPLE, "overlap": {}},
+            "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,hp-overlap-collectives,hp-verify-level",
+        ),
+        (
+            {**SIMPLE, "overlap": {"prefetch": 2, "memory_limit_mb": 0.5, "costs": "my costs.toml"}},
+            "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,"
+            'hp-overlap-collectives{prefetch=2 memory-limit-mb=0.5 costs="my costs.toml"},hp-verify-level',
+        ),
+        # Nothing communicates: nothing overlaps.
+        ({"overlap": {}}, "hp-simplify,hp-verify-level"),
     ],
 )
 def test_pipelines(plan: dict[str, Any], pipeline: str) -> None:
@@ -190,7 +201,6 @@ def test_pipelines(plan: dict[str, Any], pipeline: str) -> None:
     ("extra", "key"),
     [
         ({"pipeline": {"axis": "pp"}}, "pipeline"),
-        ({"overlap": {}}, "overlap"),
         ({"tensor": [{"param": "w", "sharding": [["pp"]]}]}, "tensor"),
     ],
 )
@@ -256,6 +266,15 @@ def test_what_has_no_pass_is_refused(extra: dict[str, Any], key: str) -> None:
         ),
         ({"buckets": {"cap_mb": 0}}, "plan: buckets.cap_mb: expected a number of MiB above 0, got: 0"),
         ({"overlap": {"prefetch": -1}}, "plan: overlap.prefetch: expected an integer, at least 0, got: -1"),
+        (
+            {"overlap": {"memory_limit_mb": float("inf")}},
+            "plan: overlap.memory_limit_mb: expected a number of MiB, 0 for none, got: inf",
+        ),
+        ({"overlap": {"costs": 1}}, "plan: overlap.costs: expected a path of a TOML file, got: 1"),
+        (
+            {"overlap": {"costs": "'\""}},
+            "plan: overlap.costs: a path cannot hold both kinds of quotes, got: '\"",
+        ),
         (
             {"mesh": {"pp": 2}, "pipeline": {"schedule": "gpip"}},
             "plan: pipeline.schedule: expected a schedule such as '1f1b', got: 'gpip', did you mean 'gpipe'?",
@@ -337,6 +356,14 @@ def test_a_file_is_named_by_what_its_pipeline_lacks(tmp_path: Path) -> None:
     with pytest.raises(PlanError) as caught:
         Plan.load(path).pipeline()
     assert str(caught.value) == f"{path}: pipeline: this version has no pass for it"
+
+
+def test_costs_lie_beside_the_plan_that_names_them(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text("[mesh]\ndp = 2\n[fsdp]\naxes = ['dp']\n[overlap]\ncosts = 'costs.toml'\n")
+    assert f"hp-overlap-collectives{{costs={tmp_path / 'costs.toml'}}}" in Plan.load(path).pipeline()
+    path.write_text("[mesh]\ndp = 2\n[fsdp]\naxes = ['dp']\n[overlap]\ncosts = '/etc/costs.toml'\n")
+    assert "{costs=/etc/costs.toml}" in Plan.load(path).pipeline()
 
 
 def test_hp_plan_from_python(tmp_path: Path) -> None:

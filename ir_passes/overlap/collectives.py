@@ -121,29 +121,30 @@ def find_collectives(line: OpLine, mesh: Mesh) -> tuple[list[Collective], list[W
 
 def _find_uses(line: OpLine, number: int) -> Wait:
     wait = Wait(number, last=number)
-    results = list(line.ops[number].results)
-    known = dict.fromkeys(results, number)
-    holding = set(results)
-    pending = [use for result in results for use in line.uses(result)]
-    heapq.heapify(pending)
-    while pending:  # in order: what a view is of comes before it
-        use = heapq.heappop(pending)
-        while pending and pending[0] == use:
-            heapq.heappop(pending)
-        op = line.ops[use]
-        holds = any(operand in holding for operand in op.operands)
-        if holds:
-            wait.last = use
-        if not line.follows(use, known, number):
-            wait.uses.append(use)
-            continue
-        wait.followers.append(use)
+    known: dict[ir.Value, int] = {}
+    # Uses to look at, and whether each is of a value that may lie in the results' memory. In order: what a view is of
+    # comes before it.
+    pending: list[tuple[int, bool]] = []
+
+    def add(op: ir.Operation, holds: bool) -> None:
         for result in op.results:
             known[result] = number
-            if holds and shares_memory(op):
-                holding.add(result)
-            for further in line.uses(result):
-                heapq.heappush(pending, further)
+            for use in line.uses(result):
+                heapq.heappush(pending, (use, holds))
+
+    add(line.ops[number], True)
+    while pending:
+        use, holds = heapq.heappop(pending)
+        while pending and pending[0][0] == use:
+            holds |= heapq.heappop(pending)[1]
+        if holds:
+            wait.last = use
+        if line.follows(use, known, number):
+            wait.followers.append(use)
+            op = line.ops[use]
+            add(op, holds and shares_memory(op))
+        else:
+            wait.uses.append(use)
     if wait.uses:  # a copy is made where it is needed
         wait.last = max(wait.last, wait.first_use)
     return wait
