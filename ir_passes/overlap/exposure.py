@@ -84,10 +84,11 @@ def report(function: ir.Operation, name: str, collectives: Sequence[Collective],
 
 def _time(seconds: float) -> str:
     """Spell a time with three digits that count."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
+    digits = float(f"{seconds:.3g}")
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if digits >= size:
+            return f"{digits / size:.3g} {unit}"
+    return f"{digits / 1e-6:.3g} us"
 
 
 class _Estimates:

@@ -56,7 +56,7 @@ def steps_of(gathers: Sequence[Collective]) -> list[Step]:
     return [steps[use] for use in sorted(steps)]
 
 
-def place_starts(steps: Sequence[Step], prefetch: int, entry: int, limit: int) -> int:
+def place_starts(steps: Sequence[Step], prefetch: int, entry: int, limit: int | None) -> int:
     """Decide where each step's gathers start: where the step `prefetch` before it is used, or later, within the limit.
 
     Gathered bytes count from a gather's start to the last use of its results. Where they do not fit, the gathers of the
@@ -66,7 +66,7 @@ def place_starts(steps: Sequence[Step], prefetch: int, entry: int, limit: int) -
         steps: in order; their `start` and `bytes` are set.
         prefetch: steps ahead.
         entry: number of the op before which the first ones start.
-        limit: bytes; 0 for none.
+        limit: bytes; None for none.
 
     Returns:
         The most bytes that are alive at once.
@@ -92,10 +92,10 @@ def place_starts(steps: Sequence[Step], prefetch: int, entry: int, limit: int) -
             now += changes[index]
             alive.append(now)
         size = step.size
-        if limit and alive[-1] + size > limit:
+        if limit is not None and alive[-1] + size > limit:
             raise LimitError(step, alive[-1] + size)
         index, peak = len(alive) - 1, alive[-1]
-        while index > 0 and not (limit and max(peak, alive[index - 1]) + size > limit):
+        while index > 0 and (limit is None or max(peak, alive[index - 1]) + size <= limit):
             index -= 1
             peak = max(peak, alive[index])
         step.start, step.bytes = places[left + index], peak + size

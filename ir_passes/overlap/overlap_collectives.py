@@ -62,8 +62,9 @@ class HpOverlapCollectives(ModulePass):
     9. Remarks give each collective's time and how much of it is exposed, that is, spent in its wait, by the cost model:
        ops one after the other, communication beside them in the order it starts in.
 
-    Requires: level "spmd"; a mesh. Before or after `hp-bucket-collectives`, before or after `hp-expand-buckets`.
-    Leaves: level "spmd". Numbers are kept bitwise: every op has the operands that it had. Running it again changes
+    Requires: level "spmd" or "staged"; a mesh. Before or after `hp-bucket-collectives`, before or after
+        `hp-expand-buckets`.
+    Leaves: the level it found. Numbers are kept bitwise: every op has the operands that it had. Running it again changes
         nothing.
     Does not handle: copies that the runtime makes of what it has gathered (the parts of a packed bucket, for as long as
         both are there), in `memory-limit-mb`.
@@ -97,8 +98,7 @@ class HpOverlapCollectives(ModulePass):
     """
 
     name: ClassVar[str] = "hp-overlap-collectives"
-    requires: ClassVar[tuple[str, ...]] = ("spmd",)
-    leaves: ClassVar[str] = "spmd"
+    requires: ClassVar[tuple[str, ...]] = ("spmd", "staged")
 
     prefetch: int = 1
     memory_limit_mb: float = 0.0
@@ -142,7 +142,7 @@ class _Plan:
         return self._costs.collective_seconds(found.kind, found.size, found.ranks, found.axes)
 
     def _place(self, steps: Sequence[Step], options: HpOverlapCollectives) -> int:
-        limit = int(options.memory_limit_mb * _MIB)
+        limit = int(options.memory_limit_mb * _MIB) if options.memory_limit_mb else None
         entry = self._line.entry()
         try:
             peak = place_starts(steps, options.prefetch, entry, limit)
@@ -159,8 +159,8 @@ class _Plan:
             if step.start > wanted:
                 remark(
                     step.gathers[0].op,
-                    f"of {name_of(step.gathers[0].op)}: starts later than {options.prefetch} steps ahead, for "
-                    f"memory-limit-mb={options.memory_limit_mb:g}",
+                    f"of {name_of(step.gathers[0].op)}: starts later than prefetch={options.prefetch} asks for, to "
+                    f"stay below memory-limit-mb={options.memory_limit_mb:g}",
                 )
         return peak
 
