@@ -64,8 +64,8 @@ class HpOverlapCollectives(ModulePass):
 
     Requires: level "spmd" or "staged"; a mesh. Before or after `hp-bucket-collectives`, before or after
         `hp-expand-buckets`.
-    Leaves: the level it found. Numbers are kept bitwise: every op has the operands that it had. Running it again changes
-        nothing.
+    Leaves: the level it found. Numbers are kept bitwise: every op has the operands that it had. Running it again
+        changes nothing.
     Does not handle: copies that the runtime makes of what it has gathered (the parts of a packed bucket, for as long as
         both are there), in `memory-limit-mb`.
 
