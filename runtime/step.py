@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from . import torch_compat
 from .build import OPERATOR_ERRORS, Executable
 from .collectives import RankOps
 from .device import RankMesh, init_process_group, rank_device, required_channels, required_groups
+from .gathered_bytes import GatheredBytes, watched
 from .gradients import clip_gradients
 from .initialize import InitFunction
 from .operators import describe, torch_dtype
@@ -201,6 +203,19 @@ class Step:
     def code(self) -> str:
         """The Python code this rank runs; `hpir.runtime.python_text.to_python` writes it for people."""
         return self._executable.text
+
+    def watch_gathers(self) -> AbstractContextManager[GatheredBytes]:
+        """Return a context that counts the memory of what this rank gathers, such as full parameters.
+
+        With the eager backend; it costs nothing outside the context.
+
+        Example:
+            >>> with step.watch_gathers() as gathered:  # doctest: +SKIP
+            ...     loss = step(**batch)
+            >>> gathered.peak  # doctest: +SKIP
+            1572864
+        """
+        return watched(self._ops)
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:

@@ -66,8 +66,7 @@ class HpOverlapCollectives(ModulePass):
         `hp-expand-buckets`.
     Leaves: the level it found. Numbers are kept bitwise: every op has the operands that it had. Running it again
         changes nothing.
-    Does not handle: copies that the runtime makes of what it has gathered (the parts of a packed bucket, for as long as
-        both are there), in `memory-limit-mb`.
+    Does not handle: what a transport holds besides while a gather is on its way, in `memory-limit-mb`.
 
     Options:
         prefetch: steps ahead (default 1: one unit's gathers run beside the computation of the one before).
