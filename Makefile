@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-TYPED := -m hpir -m hpir.compiler -m hpir.plan -m hpir.costs -p hpir.dialect -p hpir.ir_passes -p hpir.lowering -p hpir.runtime -p hpir.tools
+TYPED := -m hpir -m hpir.compiler -m hpir.plan -m hpir.costs -p hpir.dialect -p hpir.ir_passes -p hpir.lowering -p hpir.reporting -p hpir.runtime -p hpir.tools
 
 .PHONY: demo test bench lint types filecheck unit docs clean
 

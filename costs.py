@@ -69,6 +69,9 @@ _BUILT_IN: dict[str, dict[str, Any]] = {
         "links": {"latency": 3e-5, "bandwidth": 1e11},
     },
 }
+DEVICES = tuple(_BUILT_IN)
+"""The types of device that have built-in rates."""
+
 # What a rank sends of a tensor's bytes among n ranks. The tensor is the whole one: what a gather gives, what a
 # reduction takes.
 _TRAFFIC: dict[str, Callable[[int], float]] = {

@@ -17,10 +17,12 @@ from ..errors import RuntimeFault, nearest
 from . import torch_compat
 from .aliasing import program_aliases
 from .bindings import callable_of
+from .blocks import op_blocks
 from .coalescing import coalesce_program, position_before
 from .collectives import RankOps
 from .graph import argument_types, build_graph, draw_inputs
 from .operators import torch_dtype
+from .profile import Recorder
 from .program import Function, Program
 from .python_text import reachable_functions, write_module
 from .specialize import has_dynamic_sizes, specialize
@@ -43,16 +45,26 @@ class Executable:
         ops: of the rank.
         backend: "eager" or "inductor". Inductor compiles what the entries call (and an entry that calls nothing) at
             the first call; a failure is an error, nothing falls back.
+        recorder: is told when each block of ops begins; with "eager" only.
 
     Raises:
         RuntimeFault: the backend is unknown, or an operator is.
     """
 
-    def __init__(self, program: Program, entries: Iterable[str], ops: RankOps, backend: str = "eager"):
+    def __init__(
+        self,
+        program: Program,
+        entries: Iterable[str],
+        ops: RankOps,
+        backend: str = "eager",
+        recorder: Recorder | None = None,
+    ):
         if backend not in BACKENDS:
             raise RuntimeFault(
                 f"unknown backend '{backend}', expected 'eager' or 'inductor'{nearest(backend, BACKENDS)}"
             )
+        if recorder is not None and backend != "eager":
+            raise RuntimeFault(f"only the eager backend's blocks of ops can be recorded, got: '{backend}'")
         names = reachable_functions(program, entries)
         self._file = f"<hpir {program.digest[:12]} rank {ops.ranks.rank}>"
         self._program = program
@@ -62,9 +74,12 @@ class Executable:
         self._guard = contextlib.nullcontext if backend == "inductor" else torch_compat.below_autograd
         compiled = [name for name in names if backend == "inductor" and not _calls(program.functions[name])]
         written = [name for name in names if name not in compiled]
-        self._module = write_module(program, written, self.aliases, external=compiled, terse=True)
+        marks = _marks(program, written, recorder)
+        self._module = write_module(program, written, self.aliases, external=compiled, terse=True, before=marks)
         linecache.cache[self._file] = (len(self._module.text), None, self._module.text.splitlines(True), self._file)
         namespace: dict[str, Any] = {"hp": ops}
+        if recorder is not None:
+            namespace["mark"] = recorder.mark
         namespace.update((name, callable_of(target)) for name, target in self._module.operators.items())
         for name in compiled:
             namespace[self._module.functions[name]] = _Compiled(program, name, ops, self.aliases[name].owned)
@@ -101,6 +116,18 @@ class Executable:
                     found = f"{at[0]}: op {number} '{op.target}'" + (f" ({where})" if where else "")
             traceback = traceback.tb_next
         return found
+
+
+def _marks(program: Program, names: Iterable[str], recorder: Recorder | None) -> dict[tuple[str, int], str]:
+    """Return statements that tell a recorder when each block begins; a call is recorded as what is called."""
+    if recorder is None:
+        return {}
+    return {
+        (name, block.first): f"mark({recorder.add(name, block)})"
+        for name in names
+        for block in op_blocks(program.functions[name])
+        if block.kind != "call"
+    }
 
 
 def _calls(function: Function) -> bool:

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..errors import HpirError, RuntimeFault
+from .profile import Recorder, make_profile_folder
 from .program import Argument, Program
 from .static_inputs import take_static
 from .trees import flatten_batch, nest_leaves
@@ -38,6 +39,7 @@ def train_local(
     backend: str = "eager",
     allow: Sequence[str] = (),
     timeout: float = 600.0,
+    profile: str | Path | None = None,
 ) -> list[tuple[float, float]]:
     """Run training steps of a saved Program on one gloo process per rank of its mesh, over loopback.
 
@@ -51,6 +53,7 @@ def train_local(
         backend: "eager" or "inductor".
         allow: custom-op namespaces the Program may call.
         timeout: seconds after which all processes are ended.
+        profile: a folder for one file per rank that says what it did when in the last step (see `Recorder`).
 
     Returns:
         Loss and seconds of each step, as rank 0 had them.
@@ -59,12 +62,15 @@ def train_local(
         RuntimeFault: a rank failed or took too long; the text is that rank's.
     """
     program = Program.load(path, allow=allow)
+    if profile is not None:
+        make_profile_folder(profile)
     context = mp.get_context("spawn")
     reports: Any = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         leaves = take_static(program.static_inputs, flatten_batch(batch))
         torch.save({"state": dict(state), "batch": leaves}, Path(folder) / "data.pt")
-        arguments = (str(path), folder, program.mesh.size, steps, backend, tuple(allow), timeout, reports)
+        kept = None if profile is None else str(profile)
+        arguments = (str(path), folder, program.mesh.size, steps, backend, tuple(allow), timeout, kept, reports)
         processes = [
             context.Process(target=_rank_main, args=(rank, *arguments), daemon=True)
             for rank in range(program.mesh.size)
@@ -117,6 +123,7 @@ def _rank_main(
     backend: str,
     allow: Sequence[str],
     timeout: float,
+    profile: str | None,
     reports: Any,
 ) -> None:
     try:
@@ -128,7 +135,7 @@ def _rank_main(
             world_size=ranks,
             timeout=timedelta(seconds=timeout),
         )
-        losses = _train(rank, path, Path(folder) / "data.pt", steps, backend, allow)
+        losses = _train(rank, path, Path(folder) / "data.pt", steps, backend, allow, profile)
     except HpirError as error:
         reports.put((rank, None, str(error)))
     except BaseException:
@@ -140,7 +147,7 @@ def _rank_main(
 
 
 def _train(
-    rank: int, path: str, data: Path, steps: int, backend: str, allow: Sequence[str]
+    rank: int, path: str, data: Path, steps: int, backend: str, allow: Sequence[str], profile: str | None
 ) -> list[tuple[float, float]]:
     from .step import Step
 
@@ -155,7 +162,8 @@ def _train(
         for name in argument.names
         if name in loaded["state"]
     }
-    step = Step(program, model, constants=constants, backend=backend, allow=allow)
+    recorder = Recorder(torch.device("cpu")) if profile is not None else None
+    step = Step(program, model, constants=constants, backend=backend, allow=allow, recorder=recorder)
     batch = nest_leaves({**_rows(program, rank, entry.arguments, loaded["batch"]), **program.static_inputs})
     losses = []
     for _ in range(steps):
@@ -164,6 +172,8 @@ def _train(
         losses.append((loss, time.perf_counter() - begin))
         for parameter in step.parameters():
             parameter.grad = None
+    if recorder is not None and profile is not None:
+        recorder.save(profile, program, rank)
     return losses
 
 

@@ -100,6 +100,7 @@ def write_module(
     *,
     external: Iterable[str] = (),
     terse: bool = False,
+    before: Mapping[tuple[str, int], str] | None = None,
 ) -> ModuleText:
     """Write some functions of a Program.
 
@@ -110,6 +111,7 @@ def write_module(
         external: functions that are called but not written: globals the caller provides.
         terse: without comments; operators are globals (`ModuleText.operators`); a function takes one list of
             arguments, which it empties, so that values die at their last use across calls too.
+        before: by function and position of an op, a statement to stand before it; it may name nothing but ``mark``.
     """
     module = ModuleText()
     functions = Names(_RESERVED)
@@ -121,9 +123,11 @@ def write_module(
     if not terse:
         lines += [f"{namespace} = torch.ops.{identifier(namespace)}" for namespace in sorted(namespaces)]
     lines += ["device = hp.device", 'inf, nan = float("inf"), float("nan")', ""]
-    reserved = _RESERVED | namespaces | set(module.functions.values())
+    reserved = _RESERVED | namespaces | set(module.functions.values()) | ({"mark"} if before else set())
     for name in names:
-        writer = _FunctionWriter(program, program.functions[name], aliases[name], module, reserved, draws, terse)
+        writer = _FunctionWriter(
+            program, program.functions[name], aliases[name], module, reserved, draws, terse, before
+        )
         start = len(lines)
         body = writer.write()
         lines += body
@@ -160,6 +164,7 @@ class _FunctionWriter:
         reserved: Iterable[str],
         draws: Iterable[str],
         terse: bool,
+        before: Mapping[tuple[str, int], str] | None = None,
     ):
         self.program = program
         self.function = function
@@ -167,6 +172,7 @@ class _FunctionWriter:
         self.module = module
         self.draws = frozenset(draws)
         self.terse = terse
+        self.before = before or {}
         self.names = Names(reserved)
         self.values = [self.names.fresh(argument.name) for argument in function.arguments]
         self.spelled: dict[int, str] = dict(enumerate(self.values))
@@ -184,6 +190,9 @@ class _FunctionWriter:
             if not self.terse and here != place:
                 place = here
                 self.lines.append(f"    # {place}" if place else "    #")
+            statement = self.before.get((self.function.name, number))
+            if statement:
+                self.lines.append(f"    {statement}")
             first = len(self.lines)
             try:
                 self._write_op(number, op, [value for value in freed if self.terse or value not in arguments])

@@ -21,6 +21,7 @@ from .gathered_bytes import GatheredBytes, watched
 from .gradients import clip_gradients
 from .initialize import InitFunction
 from .operators import describe, torch_dtype
+from .profile import Recorder
 from .program import Function, Program, Result
 from .random import RandomContext
 from .sizes import SizeReader
@@ -45,6 +46,7 @@ class Step:
         init: called with each module that owns parameters on the meta device, in place of its own
             ``reset_parameters``.
         device: to run on; by default what the process group's backend is for, or else where the model is.
+        recorder: notes when what runs in each training step. All ranks have one, or none.
 
     Attributes:
         program: the Program.
@@ -66,6 +68,7 @@ class Step:
         allow: Iterable[str] = (),
         init: InitFunction | None = None,
         device: torch.device | None = None,
+        recorder: Recorder | None = None,
     ):
         program.validate(allow=allow)
         if program.mesh.size > 1:
@@ -82,7 +85,8 @@ class Step:
         train, evaluate = program.entry(rank, "train"), program.entry(rank, "evaluate")
         self._ops = RankOps(self._ranks)
         names = dict.fromkeys((train.name, evaluate.name))
-        self._executable = Executable(program, names, self._ops, backend)
+        self._executable = Executable(program, names, self._ops, backend, recorder)
+        self._recorder = recorder
         self._state = ModelState(program, (train, evaluate), model, self._ranks, constants=constants, init=init)
         self._data_coordinate = program.mesh.position(rank, program.data_axes)
         self._train = self._entry(train)
@@ -114,7 +118,7 @@ class Step:
                 and op. The step can be called again.
         """
         with self._quiet():
-            results = self._run(self._train, batch)
+            results = self._run(self._train, batch, self._recorder)
             gradients, buffers = [], {}
             for result, value, owned in results:
                 if result.role == "grad":
@@ -226,7 +230,9 @@ class Step:
                     stack.enter_context(torch.autocast(kind, enabled=False))
             yield
 
-    def _run(self, entry: _Entry, batch: Mapping[str, Any]) -> Sequence[tuple[Result, Tensor, bool]]:
+    def _run(
+        self, entry: _Entry, batch: Mapping[str, Any], recorder: Recorder | None = None
+    ) -> Sequence[tuple[Result, Tensor, bool]]:
         rank = self._ranks.rank
         arguments = entry.read(entry.inputs(batch, self._ranks.device, rank))
         self._ops.random = RandomContext(
@@ -234,6 +240,8 @@ class Step:
         )
         place = fault = ""
         values: Sequence[Tensor] | None = None
+        if recorder is not None:
+            recorder.start()
         try:
             values = self._executable.run(entry.function.name, arguments)
             self._ops.drain()
@@ -251,6 +259,8 @@ class Step:
                 self._ops.forget()
         if values is None or fault:
             raise RuntimeFault(f"rank {rank}: {place or entry.function.name}: {fault}")
+        if recorder is not None:
+            recorder.stop()
         return list(zip(entry.function.results, values, entry.owned, strict=True))
 
 

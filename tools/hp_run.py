@@ -47,6 +47,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", metavar="FILE", help="the global batch, saved by torch.save (default: random)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random state and batch")
     parser.add_argument("--steps", type=int, default=1, metavar="N", help="with --nproc: steps to run")
+    parser.add_argument(
+        "--profile", metavar="DIR", help="with --nproc: write what each rank did when in the last step, for hp-report"
+    )
     parser.add_argument("--tolerance", type=float, default=1e-10, metavar="X", help="with --check: relative, float64")
     parser.add_argument("--backend", default="eager", choices=("eager", "inductor"), help="with --nproc")
     parser.add_argument(
@@ -67,6 +70,10 @@ def run(arguments: Sequence[str]) -> int:
 
     if options.steps < 1:
         raise PlanError(f"--steps: expected at least 1, got: {options.steps}")
+    if options.profile and options.nproc is None:
+        raise PlanError("--profile: only a run with --nproc can be recorded")
+    if options.profile and options.backend != "eager":
+        raise PlanError(f"--profile: blocks of ops can be recorded with --backend eager only, got: {options.backend}")
     program = Program.load(options.program, allow=options.allow)
     state = _load(options.state, "--state") if options.state else random_state(program, options.seed)
     batch = _load(options.batch, "--batch") if options.batch else random_batch(program, options.seed)
@@ -78,7 +85,13 @@ def run(arguments: Sequence[str]) -> int:
         if options.nproc != program.mesh.size:
             raise PlanError(f"--nproc: the Program's mesh ({program.mesh}) has {program.mesh.size} ranks")
         losses = train_local(
-            options.program, state, batch, steps=options.steps, backend=options.backend, allow=options.allow
+            options.program,
+            state,
+            batch,
+            steps=options.steps,
+            backend=options.backend,
+            allow=options.allow,
+            profile=options.profile,
         )
         for number, (loss, seconds) in enumerate(losses):
             print(f"step {number}: loss {loss:.9g}  {1e3 * seconds:.1f} ms")

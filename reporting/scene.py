@@ -1,0 +1,159 @@
+"""Timelines as lanes of bars, no more of them than can be seen: what the page draws and its script zooms into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .timeline import RankTimeline, Timeline, Transfer, merged
+from .units import show_count, show_ranks, show_size, show_time
+
+COMPUTE = "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Something from `begin` to `end`.
+
+    Attributes:
+        look: the class it is drawn in.
+        label: a few words to stand in it.
+        text: what there is to say of it.
+    """
+
+    begin: float
+    end: float
+    look: str
+    label: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Bars one after the other."""
+
+    name: str
+    bars: list[Bar]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The lanes of one timeline.
+
+    Attributes:
+        title: whose they are.
+        source: ``simulated`` or ``measured``.
+        ranks: whose they are, by number.
+        lanes: compute first.
+    """
+
+    title: str
+    source: str
+    ranks: tuple[int, ...]
+    lanes: list[Lane]
+
+
+def rows(timeline: Timeline, axis: str | None, most_bars: int) -> list[Row]:
+    """Return the lanes of a timeline.
+
+    Args:
+        timeline: of all ranks.
+        axis: of the pipeline.
+        most_bars: about how many bars a lane may have; neighbours are put together until it is so.
+    """
+    resolution = timeline.seconds / most_bars
+    return [_row(timeline, each, axis, resolution) for each in timeline.ranks]
+
+
+def _row(timeline: Timeline, each: RankTimeline, axis: str | None, resolution: float) -> Row:
+    ranks = show_ranks(each.ranks)
+    stage = timeline.mesh.coordinate(each.ranks[0])[axis] if axis else None
+    title = ranks if stage is None else f"{axis} {stage} · {ranks}"
+    lanes = [Lane(COMPUTE, condensed(_compute_bars(each), resolution))]
+    for name in each.lanes:
+        bars = [_transfer_bar(transfer) for transfer in each.transfers if transfer.lane == name]
+        lanes.append(Lane(f"over {name}", condensed(bars, resolution)))
+    return Row(title, timeline.source, each.ranks, lanes)
+
+
+def _compute_bars(timeline: RankTimeline) -> Iterable[Bar]:
+    waiting = {transfer.waited: transfer for transfer in timeline.transfers if transfer.exposed > 0}
+    for block in merged(timeline.blocks):
+        if block.end <= block.begin:
+            continue
+        seconds = show_time(block.end - block.begin)
+        module = block.module or "no module"
+        if block.kind == "wait":
+            transfer = waiting.get(block.begin)
+            what = transfer.title if transfer else module
+            yield Bar(block.begin, block.end, "wait", what, f"waits {seconds} for {what}")
+        elif block.kind == "launch":
+            yield Bar(block.begin, block.end, "launch", "", f"starts communication, {module}: {seconds}")
+        else:
+            look = block.phase if block.phase in ("forward", "backward") else "other"
+            text = f"{module}, {block.phase or 'no phase'}: {seconds}, {show_count(block.ops, 'operator')}"
+            yield Bar(block.begin, block.end, look, module, text)
+
+
+def _transfer_bar(transfer: Transfer) -> Bar:
+    exposed = f", {show_time(transfer.exposed)} exposed" if transfer.exposed > 0 else ""
+    phase = f", {transfer.phase}" if transfer.phase else ""
+    text = f"{transfer.title}{phase}: {show_time(transfer.end - transfer.begin)}, {show_size(transfer.size)}{exposed}"
+    return Bar(transfer.begin, transfer.end, spelled(transfer.kind), transfer.name, text)
+
+
+def spelled(kind: str) -> str:
+    """Return a kind of communication as people write it: ``all-gather``."""
+    return kind.replace("_", "-")
+
+
+def condensed(bars: Iterable[Bar], resolution: float) -> list[Bar]:
+    """Return bars in which neighbours shorter than `resolution` are put together until they are not.
+
+    Gaps between bars that are put together count as part of them; longer gaps are kept.
+    """
+    made: list[Bar] = []
+    group: list[Bar] = []
+
+    def flush() -> None:
+        if group:
+            made.append(_together(group))
+            group.clear()
+
+    for bar in bars:
+        if bar.end - bar.begin >= resolution or (group and bar.begin - group[-1].end > resolution):
+            flush()
+        if bar.end - bar.begin >= resolution:
+            made.append(bar)
+            continue
+        group.append(bar)
+        if bar.end - group[0].begin >= resolution:
+            flush()
+    flush()
+    return made
+
+
+def _together(group: Sequence[Bar]) -> Bar:
+    if len(group) == 1:
+        return group[0]
+    looks: dict[str, float] = {}
+    for bar in group:
+        looks[bar.look] = looks.get(bar.look, 0.0) + bar.end - bar.begin
+    look = max(looks, key=lambda name: looks[name])
+    begin, end = group[0].begin, group[-1].end
+    label = common_module([bar.label for bar in group if bar.label])
+    first = next(bar.text for bar in group if bar.look == look)
+    return Bar(begin, end, look, label, f"{len(group)} parts, {show_time(end - begin)}; the first: {first}")
+
+
+def common_module(names: Sequence[str]) -> str:
+    """Return the innermost module that several are within: ``layers.0`` of ``layers.0.up`` and ``layers.0.down``."""
+    if not names:
+        return ""
+    paths = [name.split(".") for name in names]
+    common = 0
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        common += 1
+    return ".".join(paths[0][:common])
