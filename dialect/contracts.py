@@ -8,6 +8,7 @@ from torch_mlir import ir
 
 from ..errors import PlanError, nearest
 from ..mesh import Mesh, padded_shard_size
+from ..packed_layout import PackedLayout
 from .attributes import find_mesh, future_types, read_ints, read_strings
 from .types import TensorType, tensor_type
 
@@ -291,6 +292,33 @@ def verify_shard_slice(op: ir.Operation) -> None:
     size = operand.shape[dim]
     piece = None if size is None else padded_shard_size(size, mesh.sizes(axes))
     _same(result, operand.with_size(dim, piece), "the piece")  # C4
+
+
+def _packed(op: ir.Operation, members: Sequence[TensorType], packed: TensorType) -> None:
+    layout = PackedLayout.of(
+        [member.shape for member in members],
+        [member.dtype for member in members],
+        ranks=_integer(op, "ranks"),
+        dims=_ints(op, "dims") if "dims" in op.attributes else (),
+        alignment=_integer(op, "alignment"),
+    )  # C1, C2, C3
+    _same(packed, TensorType((layout.ranks * layout.length,), layout.dtype), "the packed tensor")  # C4
+
+
+@_contract
+def verify_pack(op: ir.Operation) -> None:
+    """`hp.pack`."""
+    _packed(op, _operands(op), _tensor(_result_type(op), "the result"))
+
+
+@_contract
+def verify_unpack(op: ir.Operation) -> None:
+    """`hp.unpack`."""
+    results = [_tensor(value.type, f"result {number}") for number, value in enumerate(op.results)]
+    _packed(op, results, _tensor(_operand_type(op), "the operand"))
+    layout = _string(op, "layout")
+    if layout not in ("packed", "flat"):
+        raise _BrokenError(f"expected layout to be 'packed' or 'flat', got: '{layout}'")  # C5
 
 
 @_contract

@@ -37,7 +37,7 @@ class ShardingAttr(Hp.Attribute, name="sharding"):
     axes: ir.ArrayAttr
 
 
-class _VariadicOp(Hp.Operation):
+class VariadicOp(Hp.Operation):
     # See variadic.py: operands and results may differ in type.
     @classmethod
     def _emit_operation(cls) -> None:
@@ -76,7 +76,7 @@ class MeshOp(Hp.Operation, name="mesh"):
         return contracts.verify_mesh(self.operation)
 
 
-class AllGatherOp(_VariadicOp, name="all_gather"):
+class AllGatherOp(VariadicOp, name="all_gather"):
     """Start to concatenate each operand over the group along its dim; all members get the same values.
 
     - C1: at least one operand; operands are tensors; the future has one type per operand.
@@ -100,7 +100,7 @@ class AllGatherOp(_VariadicOp, name="all_gather"):
         return contracts.verify_all_gather(self.operation)
 
 
-class ReduceScatterOp(_VariadicOp, name="reduce_scatter"):
+class ReduceScatterOp(VariadicOp, name="reduce_scatter"):
     """Start to reduce each operand elementwise over the group and give each member its piece along the dim.
 
     - C1: at least one operand; operands are tensors; the future has one type per operand.
@@ -126,7 +126,7 @@ class ReduceScatterOp(_VariadicOp, name="reduce_scatter"):
         return contracts.verify_reduce_scatter(self.operation)
 
 
-class AllReduceOp(_VariadicOp, name="all_reduce"):
+class AllReduceOp(VariadicOp, name="all_reduce"):
     """Start to reduce each operand elementwise over the group; all members get the same values.
 
     - C1: at least one operand; operands are tensors; the future has the operands' types.
@@ -151,7 +151,7 @@ class AllReduceOp(_VariadicOp, name="all_reduce"):
         return contracts.verify_all_reduce(self.operation)
 
 
-class AllToAllOp(_VariadicOp, name="all_to_all"):
+class AllToAllOp(VariadicOp, name="all_to_all"):
     """Start to split each operand along its split dim, send piece i to member i, and concatenate along the concat dim.
 
     - C1: at least one operand; operands are tensors; the future has one type per operand.
@@ -177,7 +177,7 @@ class AllToAllOp(_VariadicOp, name="all_to_all"):
         return contracts.verify_all_to_all(self.operation)
 
 
-class BroadcastOp(_VariadicOp, name="broadcast"):
+class BroadcastOp(VariadicOp, name="broadcast"):
     """Start to give every member of the group the value that the member at position `root` has.
 
     - C1: at least one operand; operands are tensors; the future has the operands' types.
@@ -202,7 +202,7 @@ class BroadcastOp(_VariadicOp, name="broadcast"):
         return contracts.verify_broadcast(self.operation)
 
 
-class WaitOp(_VariadicOp, name="wait"):
+class WaitOp(VariadicOp, name="wait"):
     """Wait for a future and give its tensors.
 
     - C1: the results have the future's types, in order.
@@ -246,7 +246,7 @@ class ShardSliceOp(Hp.Operation, name="shard_slice", traits=[Pure]):
         return contracts.verify_shard_slice(self.operation)
 
 
-class SendOp(_VariadicOp, name="send"):
+class SendOp(VariadicOp, name="send"):
     """Start to send tensors to the rank at position `peer` on `axis`, all other coordinates being this rank's.
 
     A channel (an ordered pair of ranks) is FIFO. The runtime keeps the buffers and drains them at the end of the step.
@@ -316,7 +316,7 @@ class MicrobatchOp(Hp.Operation, name="microbatch", traits=[Pure]):
         return contracts.verify_microbatch(self.operation)
 
 
-class AccumulateOp(_VariadicOp, name="accumulate", traits=[Pure]):
+class AccumulateOp(VariadicOp, name="accumulate", traits=[Pure]):
     """Add N values to N accumulators, pairwise; at run time in place, where nothing else reads the accumulator.
 
     Operands are the N accumulators, then the N values.

@@ -113,6 +113,8 @@ _PURE = frozenset(
         "hp.accumulate",
         "hp.uniform",
         "hp.normal",
+        "hp.pack",
+        "hp.unpack",
         "torch.derefine",
         "torch.tensor_static_info_cast",
     }

@@ -38,8 +38,9 @@ class HpSimplify(ModulePass):
     2. A pure op without used results is removed, and then what only it used.
     3. An op in a checkpointed region (`hp.recompute`) is merged only with one of the same phase and region:
        recomputing is the point of it.
-    4. At level "spmd", views and casts of a parameter or of what an `hp.wait` gives are merged only within a phase:
-       the backward's own would otherwise keep a gathered parameter alive from the forward on.
+    4. At level "spmd", views and casts of a parameter or of what an `hp.wait` gives, `hp.pack` and `hp.unpack` of them
+       included, are merged only within a phase: the backward's own would otherwise keep a gathered parameter alive from
+       the forward on.
     5. At levels "joint", "annotated" and "spmd", where all ranks run the same function, a collective or `hp.wait` equal
        to an earlier one is merged, `hp.phase` and `hp.unit` included in what must be equal, and one without used
        results is removed: the wait, then its collective. At other levels all communication stays. `hp.send`, `hp.recv`
@@ -121,7 +122,7 @@ class _Block:
             phase: ir.Attribute | None = None
             if name in COMMUNICATION or "hp.recompute" in attributes:
                 phase = attributes.get("hp.phase")
-            if parameters is not None and (name == "hp.wait" or (_is_view_or_cast(op) and operands[0] in held)):
+            if parameters is not None and (name == "hp.wait" or _reads_held(op, operands, held)):
                 held.update(results)
                 phase = attributes.get("hp.phase")
             key = (
@@ -173,6 +174,12 @@ def _keep_forward(kept: ir.Operation, merged: ir.Operation) -> None:
 def _phase(op: ir.Operation) -> str:
     phase = op.attributes.get("hp.phase")
     return phase.value if isinstance(phase, ir.StringAttr) else ""
+
+
+def _reads_held(op: ir.Operation, operands: Sequence[ir.Value], held: set[ir.Value]) -> bool:
+    if op.name == "hp.pack":
+        return any(operand in held for operand in operands)
+    return (op.name == "hp.unpack" or _is_view_or_cast(op)) and operands[0] in held
 
 
 def _is_view_or_cast(op: ir.Operation) -> bool:
