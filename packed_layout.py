@@ -80,12 +80,16 @@ class PackedLayout:
             if ranks > 1 and not 0 <= dims[number] < len(known):
                 raise PlanError(f"expected dim < {len(known)}, got: {dims[number]}")
             if ranks > 1 and known[dims[number]] % ranks:
-                raise PlanError(f"expected dim {dims[number]} to divide into {ranks} pieces, got: {known[dims[number]]}")
+                raise PlanError(
+                    f"expected dim {dims[number]} to divide into {ranks} pieces, got: {known[dims[number]]}"
+                )
             size = math.prod(known) // ranks
             if mixed:
                 width = DTYPE_BYTES[dtype]
                 if alignment % width:
-                    raise PlanError(f"expected alignment to be a multiple of {width} bytes for {dtype}, got: {alignment}")
+                    raise PlanError(
+                        f"expected alignment to be a multiple of {width} bytes for {dtype}, got: {alignment}"
+                    )
                 size *= width
             offsets.append(end)
             sizes.append(size)

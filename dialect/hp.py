@@ -38,7 +38,8 @@ class ShardingAttr(Hp.Attribute, name="sharding"):
 
 
 class VariadicOp(Hp.Operation):
-    # See variadic.py: operands and results may differ in type.
+    """An op of which operands or results, of several types, vary in number; see `variadic`."""
+
     @classmethod
     def _emit_operation(cls) -> None:
         variadic.emit_operation(cls)
@@ -47,10 +48,10 @@ class VariadicOp(Hp.Operation):
         """Check the op's numbered constraints. Each op has its own."""
         raise NotImplementedError
 
-    def verify_invariants(self) -> bool:
+    def verify_invariants(self) -> bool:  # noqa: D102
         return self.verify_contract() and variadic.mark(type(self), self.operation)
 
-    def verify_region_invariants(self) -> bool:
+    def verify_region_invariants(self) -> bool:  # noqa: D102
         variadic.unmark(self.operation)
         return True
 
@@ -222,8 +223,7 @@ class WaitOp(VariadicOp, name="wait"):
 class ShardSliceOp(Hp.Operation, name="shard_slice", traits=[Pure]):
     """Give this rank's piece of a tensor that its whole group has; no communication.
 
-    Pieces are those of an uneven sharding: per axis, major to minor, ceil(rows / ranks); a short or empty piece is
-    padded with zeros to the largest.
+    Pieces are those of an uneven sharding (per axis, major to minor, ceil(rows / ranks)), padded with zeros to equal size.
 
     - C1: the operand and the result are tensors.
     - C2: `mesh` names the module's mesh; `axes` are axes of it, each once, at least one.

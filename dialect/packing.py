@@ -8,7 +8,7 @@ from torch_mlir import ir
 from torch_mlir.dialects.ext import Operand, Pure, Result
 
 from . import contracts
-from .hp import Hp, VariadicOp
+from .hp import VariadicOp
 
 
 class PackOp(VariadicOp, name="pack", traits=[Pure]):

@@ -8,7 +8,7 @@ its loop over microbatches, is made by `step_function`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +52,13 @@ _AS_VALUES = {
 
 # Operators that read the memory of a dense operand; canonicalize has deleted the copy that made it so.
 _DENSE_OPERAND = frozenset({"aten.view_as_complex.default", "aten.view.dtype"})
+
+# What must know at run time the types that these ops have in the IR.
+_TYPED: dict[str, Callable[[ir.Operation], list[ir.Type]]] = {
+    "hp.recv": lambda op: future_types(op.results[0].type),
+    "hp.pack": lambda op: [operand.type for operand in op.operands],
+    "hp.unpack": lambda op: [result.type for result in op.results],
+}
 
 # Spellings of the torch dialect that torch itself has under another name, or only as a twin without optional lists.
 _ALIASES = {
@@ -250,11 +257,9 @@ class _FunctionLowering:
             assert type_ is not None
             kwargs["dtype"] = Named("dtype", type_.dtype)
             operands = (operands,)
-        if op.name == "hp.recv":
+        if op.name in _TYPED:
             kwargs["types"] = tuple(
-                (type_.dtype, type_.shape)
-                for type_ in map(read_tensor_type, future_types(op.results[0].type))
-                if type_ is not None
+                (type_.dtype, type_.shape) for type_ in map(read_tensor_type, _TYPED[op.name](op)) if type_ is not None
             )
         self._append(op, op.name, operands, kwargs)
 

@@ -7,6 +7,7 @@ answer is "may share".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -73,6 +74,8 @@ class _Analysis:
         self.origins: dict[int, Origins] = {index: frozenset((index,)) for index in range(len(function.arguments))}
         self.lasting: set[int] = {_LASTING, *range(len(function.arguments))}
         self.last_use = _last_use(function)
+        self.readers = Counter(value for op in function.ops for value in op.operands())
+        self.readers.update(result.value for result in function.results)
         # Per origin, its two latest uses by different values: (when, value).
         self.uses: dict[int, list[tuple[int, int]]] = {}
 
@@ -115,6 +118,14 @@ class _Analysis:
             if start.target in COLLECTIVES and self._is_alone(start):
                 return [self.origins[operand] for operand in start.operands()]
             return fresh
+        if target == "hp.pack" and op.kwargs.get("ranks") == 1:
+            return [self._of(op.operands()) | fresh[0]]
+        if target == "hp.unpack" and op.kwargs.get("ranks") == 1:
+            # Views side by side: where nobody else reads or writes the whole, each is as good as memory of its own.
+            (packed,) = op.operands()
+            if self.origins[packed] == {packed} and self.readers[packed] == 1:
+                return fresh
+            return [self.origins[packed] | own for own in fresh]
         if target in COLLECTIVES or target in ("hp.shard_slice", "hp.microbatch"):
             # A future is what it was made of, so that its operands count as in use until the wait.
             return [self._of(op.operands())]

@@ -19,6 +19,7 @@ from ..mesh import shard_spans
 from .device import Group, RankMesh
 from .direct_exchange import DirectExchange
 from .operators import torch_dtype
+from .packing import Types, packing
 from .random import RandomContext
 from .torch_compat import functional_collectives, has_overlap
 from .wires import (
@@ -261,6 +262,18 @@ class RankOps:
         begin = index * rows + min(index, longer)
         part: Tensor = aten.slice.Tensor(tensor, dim, begin, begin + rows + (index < longer))
         return part
+
+    def pack(
+        self, tensors: Sequence[Tensor], types: Types, ranks: int, alignment: int, dims: tuple[int, ...] = ()
+    ) -> Tensor:
+        """Return tensors of these types as one, sharing their memory where it can: ``hp.pack``."""
+        return packing(types, ranks, alignment, dims).pack(tensors)
+
+    def unpack(
+        self, packed: Tensor, types: Types, ranks: int, alignment: int, layout: str, dims: tuple[int, ...] = ()
+    ) -> list[Tensor]:
+        """Return the tensors of these types that are in `packed`: ``hp.unpack``."""
+        return packing(types, ranks, alignment, dims).unpack(packed, layout)
 
     def accumulate(
         self, sums: Sequence[Tensor], values: Sequence[Tensor], in_place: Sequence[bool] = ()

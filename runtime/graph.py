@@ -15,6 +15,7 @@ from torch.fx.proxy import GraphAppendingTracer
 from ..errors import RuntimeFault
 from .collectives import RankOps
 from .operators import literal_tensor, materialize, resolve, torch_dtype
+from .packing import packing_of
 from .program import COLLECTIVES, Function, Op, Program, Ref, TensorType
 from .source_text import Names
 from .wires import Future
@@ -126,6 +127,10 @@ class _GraphBuilder:
                 torch.ops.aten.add_.Tensor(torch.ops.aten.clone.default(total), value)
                 for total, value in zip(operands[:half], operands[half:], strict=True)
             ]
+        if op.target == "hp.pack":
+            return [packing_of(op).concatenate(operands)]
+        if op.target == "hp.unpack":
+            return packing_of(op).traced(operands[0])
         method = getattr(self.ops, op.target.removeprefix("hp."))
         if op.target in COLLECTIVES:
             return [method(operands, **kwargs)]

@@ -20,6 +20,8 @@ target                 operands -> results                    attributes
 ``hp.recv``            nothing -> future (of ``types``)       ``axis``, ``peer``, ``types``
 ``hp.microbatch``      tensor -> tensor                       ``index``, ``count``, ``dim``
 ``hp.accumulate``      N accumulators, N values -> N tensors  none
+``hp.pack``            N tensors -> tensor                    ``ranks``, ``alignment``, ``dims``, ``types``
+``hp.unpack``          tensor -> N tensors                    ``ranks``, ``alignment``, ``dims``, ``layout``, ``types``
 ``hp.uniform``         sizes (a list) -> tensor               ``stream``, ``rows``, ``dtype``
 ``hp.normal``          sizes (a list) -> tensor               ``stream``, ``rows``, ``dtype``
 ``call``               as the callee                          ``function``, ``microbatch``
@@ -28,8 +30,9 @@ target                 operands -> results                    attributes
 
 ``coordinates``, ``axes`` and ``rows`` mean what the dialect reference says of the op of that name; ``coordinates`` is
 None where the whole axis takes part, ``rows`` where the draw is one block. ``axes`` is a list of names, ``dims`` one
-int per operand. ``types`` of ``hp.recv`` has a pair (dtype name, sizes) per tensor. ``microbatch`` of ``call`` is what
-the callee's random streams depend on; left out, it is the caller's, and 0 at an entry.
+int per operand. ``types`` has a pair (dtype name, sizes) per tensor that is received, packed or unpacked.
+``microbatch`` of ``call`` is what the callee's random streams depend on; left out, it is the caller's, and 0 at an
+entry.
 """
 
 from __future__ import annotations
@@ -258,6 +261,8 @@ HP_TARGETS = frozenset(
         "hp.recv",
         "hp.microbatch",
         "hp.accumulate",
+        "hp.pack",
+        "hp.unpack",
         "hp.uniform",
         "hp.normal",
     }
@@ -274,6 +279,8 @@ HP_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "hp.send": ("axis", "peer"),
     "hp.recv": ("axis", "peer"),
     "hp.microbatch": ("index", "count", "dim"),
+    "hp.pack": ("ranks", "alignment", "dims"),
+    "hp.unpack": ("ranks", "alignment", "dims", "layout"),
     "hp.uniform": ("stream", "rows"),
     "hp.normal": ("stream", "rows"),
 }

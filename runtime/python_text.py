@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ..errors import RuntimeFault
 from .aliasing import Aliases, program_aliases
 from .operators import recv_types, resolve
+from .packing import packing_of
 from .program import COLLECTIVES, HP_ATTRIBUTES, Arg, Argument, Function, Named, Op, Program, Ref, Result, last_uses
 from .source_text import WIDTH, Names, filled, identifier, is_plain, one_line, tuple_text
 
@@ -289,7 +290,9 @@ class _FunctionWriter:
         for position, value in enumerate(op.results):
             self.spelled[value] = self.names.fresh(wanted[position] if wanted else base)
             targets.append(self.spelled[value])
-        several = op.target in ("call", "hp.wait", "hp.accumulate") or (_is_operator(op) and _gives_several(op))
+        several = op.target in ("call", "hp.wait", "hp.accumulate", "hp.unpack") or (
+            _is_operator(op) and _gives_several(op)
+        )
         comment = "" if self.terse or op.target == "call" else _types_comment(op)
         left = f"{tuple_text(targets) if several else targets[0]} = " if targets else ""
         line = f"    {left}{name}" + ("" if arguments is None else f"({', '.join(arguments)})")
@@ -323,8 +326,11 @@ class _FunctionWriter:
             for name, value in op.kwargs.items()
             if name in HP_ATTRIBUTES.get(op.target, ()) and value is not None
         ]
+        if op.target in ("hp.pack", "hp.unpack"):
+            packing_of(op)
+            kwargs.insert(0, f"types={self._spell(op.kwargs['types'], tuple_text)}")
         method = op.target.removeprefix("hp.")
-        if op.target in COLLECTIVES or op.target == "hp.send":
+        if op.target in COLLECTIVES or op.target in ("hp.send", "hp.pack"):
             arguments = [tuple_text(operands)]
         elif op.target == "hp.recv":
             types = [f"({type_.dtype!r}, {type_.shape!r})" for type_ in recv_types(op)]

@@ -14,6 +14,7 @@ from ..mesh import Mesh
 from . import collective_math
 from .exchange import CollectiveCall, Site
 from .operators import named_value, recv_types
+from .packing import packing_of
 from .program import COLLECTIVES, Named, Op
 
 if TYPE_CHECKING:
@@ -61,6 +62,12 @@ def compile_hp_op(op: Op, mesh: Mesh, device: torch.device, overwrite: Sequence[
         return builder(op, mesh, device)
     if op.target == "hp.accumulate":
         return _accumulate(op, overwrite)
+    if op.target == "hp.pack":
+        packing = packing_of(op)
+        return HpOp(lambda values, rank, site: packing.pack(_tensors(values)))
+    if op.target == "hp.unpack":
+        packing, layout = packing_of(op), _str(op, "layout")
+        return HpOp(lambda values, rank, site: packing.unpack(values[0], layout), single=False)
     raise RuntimeFault(f"the simulator has no '{op.target}'")
 
 
