@@ -223,7 +223,7 @@ class WaitOp(VariadicOp, name="wait"):
 class ShardSliceOp(Hp.Operation, name="shard_slice", traits=[Pure]):
     """Give this rank's piece of a tensor that its whole group has; no communication.
 
-    Pieces are those of an uneven sharding (per axis, major to minor, ceil(rows / ranks)), padded with zeros to equal size.
+    Pieces are those of an uneven sharding (per axis, major to minor, ceil(rows / ranks)), padded with zeros if short.
 
     - C1: the operand and the result are tensors.
     - C2: `mesh` names the module's mesh; `axes` are axes of it, each once, at least one.

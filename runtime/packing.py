@@ -129,7 +129,8 @@ class Packing:
                 rows.append(aten.new_zeros.default(row, [gap] if self.ranks == 1 else [self.ranks, gap]))
         if self.ranks == 1:
             return rows[0] if len(rows) == 1 else _joined(rows, 0)
-        return aten.reshape.default(_joined(rows, 1), [self.numel])
+        packed: Tensor = aten.reshape.default(_joined(rows, 1), [self.numel])
+        return packed
 
     def _row(self, tensor: Tensor, member: _Member) -> Tensor:
         """Return a member's pieces, flat, in the packed dtype; with several ranks a row each."""
@@ -139,8 +140,12 @@ class Packing:
             tensor = aten.reshape.default(tensor, _cut(member.shape, member.dim, self.ranks))
             tensor = aten.movedim.int(tensor, member.dim, 0)
         size = math.prod(member.shape) // self.ranks
+        if self._bytes:
+            # The new last dim is dense whatever the strides of the others.
+            tensor = aten.view.dtype(aten.unsqueeze.default(tensor, -1), torch.uint8)
+            size *= member.ratio
         row: Tensor = aten.reshape.default(tensor, [size] if self.ranks == 1 else [self.ranks, size])
-        return aten.view.dtype(aten.contiguous.default(row), torch.uint8) if self._bytes else row
+        return row
 
     def unpack(self, packed: Tensor, layout: str) -> list[Tensor]:
         """Take the members out: with "flat" as views of one piece of memory, with "packed" each in its own.
@@ -211,7 +216,8 @@ class Packing:
         for number, member in enumerate(self._members):
             value = pieces[2 * number]  # behind each is its padding
             if self._bytes:
-                value = aten.view.dtype(aten.contiguous.default(value), member.dtype)
+                rows = [math.prod(member.shape), member.ratio]  # each a number's bytes
+                value = aten.view.dtype(aten.reshape.default(aten.contiguous.default(value), rows), member.dtype)
             if member.dim:
                 cut = _cut(member.shape, member.dim, ranks)
                 cut.insert(0, cut.pop(member.dim))
