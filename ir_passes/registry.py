@@ -14,6 +14,7 @@ PASSES: dict[str, str] = {
     "hp-fsdp": "sharding.fsdp:HpFsdp",
     "hp-bucket-collectives": "bucketing.bucket_collectives:HpBucketCollectives",
     "hp-overlap-collectives": "overlap.overlap_collectives:HpOverlapCollectives",
+    "hp-expand-buckets": "bucketing.expand_buckets:HpExpandBuckets",
     "hp-verify-level": "verify_level:HpVerifyLevel",
     "hp-plan": "plan_pipeline:HpPlan",
 }

@@ -16,6 +16,7 @@ from . import torch_compat
 from .device import RankMesh
 from .operators import tensor_type, torch_dtype
 from .program import Argument, TensorType
+from .shared_buffers import SharedBuffers
 
 Owner = tuple[nn.Module, str]
 """A module and the name under which it holds a tensor."""
@@ -59,15 +60,23 @@ class ParameterShard:
         ranks: the mesh.
         spec: of the DTensor; None for a plain parameter.
         axes: of the mesh that `spec` is on.
+        buffers: where parameters that share memory have it from.
     """
 
     def __init__(
-        self, argument: Argument, owners: Sequence[Owner], ranks: RankMesh, spec: Any | None, axes: Sequence[str]
+        self,
+        argument: Argument,
+        owners: Sequence[Owner],
+        ranks: RankMesh,
+        spec: Any | None,
+        axes: Sequence[str],
+        buffers: SharedBuffers | None = None,
     ):
         self.argument = argument
         self.name = argument.name
         self.owners = list(owners)
         self.spec = spec
+        self._buffers = buffers
         self.axes = tuple(axes) if spec is not None else ()
         self.device = ranks.device
         self.dtype = torch_dtype(argument.type.dtype)
@@ -125,10 +134,11 @@ class ParameterShard:
                 return
             self._replace(nn.Parameter(full.detach().to(self.device), requires_grad=requires_grad))
             return
-        if full is not None and not self.spans:
+        place = None if self._buffers is None else self._buffers.place(self.argument)
+        if full is not None and not self.spans and place is None:
             padded = full.detach().to(self.device).contiguous()
         else:
-            padded = torch.zeros(self.padded_shape, dtype=self.dtype, device=self.device)
+            padded = torch.zeros(self.padded_shape, dtype=self.dtype, device=self.device) if place is None else place
             if full is not None:
                 self.trimmed(padded).copy_(self.piece(full.detach()))
         self._padded = padded

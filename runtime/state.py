@@ -17,6 +17,7 @@ from .live_modules import LiveModules
 from .operators import tensor_type, torch_dtype
 from .program import Argument, Function, Program, TensorType
 from .shards import Owner, ParameterShard, placements_of
+from .shared_buffers import SharedBuffers
 
 
 class ModelState:
@@ -52,9 +53,10 @@ class ModelState:
             (argument.role, argument.name): argument for function in functions for argument in function.arguments
         }
         axes = tuple(axis for axis in program.mesh.axis_names if axis != program.pipeline_axis)
+        shared = SharedBuffers(arguments.values(), ranks.device)
         for argument in arguments.values():
             if argument.role == "param":
-                self.parameters[argument.name] = _parameter(argument, model, ranks, axes)
+                self.parameters[argument.name] = _parameter(argument, model, ranks, axes, shared)
             elif argument.role == "buffer":
                 self.buffers[argument.name] = _buffer(argument, model)
             elif argument.role == "constant":
@@ -187,7 +189,9 @@ class ModelState:
                     torch_compat.local_of(target).copy_(shards[name].piece(full))
 
 
-def _parameter(argument: Argument, model: nn.Module, ranks: RankMesh, axes: Sequence[str]) -> ParameterShard:
+def _parameter(
+    argument: Argument, model: nn.Module, ranks: RankMesh, axes: Sequence[str], shared: SharedBuffers
+) -> ParameterShard:
     owners = [_owner(name, model, "_parameters", "parameter") for name in argument.names]
     live = owners[0][0]._parameters[owners[0][1]]
     assert live is not None
@@ -206,7 +210,7 @@ def _parameter(argument: Argument, model: nn.Module, ranks: RankMesh, axes: Sequ
     if mesh is not None:
         shape = tuple(live.shape)
         spec = torch_compat.tensor_spec(mesh, placements_of(argument, ranks.mesh, axes), shape, live.dtype)
-    return ParameterShard(argument, owners, ranks, spec, axes)
+    return ParameterShard(argument, owners, ranks, spec, axes, shared)
 
 
 _LIVE = ("param", "buffer")

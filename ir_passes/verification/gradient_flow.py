@@ -11,6 +11,8 @@ decides:
 - Operators linear in a gradient (casts, views, pads, scaling, sums) do not make a new value: reducing their result
   again is a second reduction, and a sum of a reduced and a varying value can no longer be put right. Both are kept as
   faults of the value until an operator that is not linear; only those that reach a gradient matter.
+- A packed tensor is what each of its members is: `hp.pack` puts them together, casts and collectives keep them apart,
+  `hp.unpack` takes them out.
 - A gather undoes a split, a reduce-scatter or `hp.shard_slice` makes one; the linear operators keep it.
 """
 
@@ -97,6 +99,13 @@ _SCALES = frozenset(
 _CONSTANTS = frozenset({"aten.empty_like", "aten.full_like", "aten.ones_like", "aten.zeros_like"})
 _COLLECTIVES = frozenset({"hp.all_gather", "hp.all_reduce", "hp.all_to_all", "hp.broadcast", "hp.reduce_scatter"})
 _RANDOM = frozenset({"hp.normal", "hp.uniform"})
+_KINDS = {
+    "hp.accumulate": "accumulate",
+    "hp.pack": "pack",
+    "hp.shard_slice": "slice",
+    "hp.unpack": "unpack",
+    "hp.wait": "wait",
+}
 
 
 class GradientFlow:
@@ -123,7 +132,8 @@ class GradientFlow:
         self._same = self._make()
         self._own = self._make(varies=set(signature.data_axes) & self._axes if signature.data_axes else self._axes)
         self._flows = self._arguments(function, signature)
-        self._futures: dict[ir.Value, list[Flow]] = {}
+        self._futures: dict[ir.Value, list[list[Flow]]] = {}
+        self._members: dict[ir.Value, list[Flow]] = {}  # of packed tensors
         for view in body_of(function).operations:
             self._visit(view.operation)
         self.results = [self._flow(value) for value in return_of(function).operands]
@@ -170,6 +180,8 @@ class GradientFlow:
         flows, operands = self._flows, op.operands
         if kind == "other" or kind == "scale" or kind == "sum":
             given = frozenset([flow for operand in operands if (flow := flows.get(operand)) is not None])
+            if kind == "scale" and operands[0] in self._members:
+                self._members[op.results[0]] = self._members[operands[0]]
             if kind == "scale" and len(given) > 1:
                 given = self._without_factors(op, given)
             flow = self._join(op, kind, given) if given else self._same
@@ -177,10 +189,19 @@ class GradientFlow:
                 for result in op.results:
                     flows[result] = flow
         elif kind == "collective":
-            self._futures[op.results[0]] = self._collective(op, [self._flow(operand) for operand in operands])
+            sent = [self._members.get(operand) or [self._flow(operand)] for operand in operands]
+            self._futures[op.results[0]] = [self._collective(op, members) for members in sent]
         elif kind == "wait":
-            arrived = self._futures.get(operands[0]) or [self._own] * len(op.results)
-            flows.update(zip(op.results, arrived, strict=True))
+            arrived = self._futures.get(operands[0]) or [[self._own]] * len(op.results)
+            for result, members in zip(op.results, arrived, strict=True):
+                self._pack(op, result, members)
+        elif kind == "pack":
+            self._pack(op, op.results[0], [self._flow(operand) for operand in operands])
+        elif kind == "unpack":
+            members = self._members.get(operands[0], [])
+            if len(members) != len(op.results):
+                members = [self._flow(operands[0])] * len(op.results)
+            flows.update(zip(op.results, members, strict=True))
         elif kind == "accumulate":
             half = len(operands) // 2
             for index, result in enumerate(op.results):
@@ -194,6 +215,14 @@ class GradientFlow:
         else:  # random
             for result in op.results:
                 flows[result] = self._own
+
+    def _pack(self, op: ir.Operation, value: ir.Value, members: list[Flow]) -> None:
+        """Note what a tensor is that holds the `members`; as a whole it is all of them together."""
+        if len(members) == 1:
+            self._flows[value] = members[0]
+            return
+        self._members[value] = members
+        self._flows[value] = self._join(op, "scale", frozenset(members))
 
     def _without_factors(self, op: ir.Operation, given: frozenset[Flow]) -> frozenset[Flow]:
         """Tell what is scaled, which has the result's type, from its factors; of these only what varies matters."""
@@ -286,8 +315,7 @@ def _kind_of_name(name: str) -> str:
         return "constant"
     if name in _RANDOM or effect is Effect.RANDOM:
         return "random"
-    kinds = {"hp.wait": "wait", "hp.accumulate": "accumulate", "hp.shard_slice": "slice"}
-    return kinds.get(name) or _kind_of_operator(name.removeprefix("torch.").removesuffix(".default"))
+    return _KINDS.get(name) or _kind_of_operator(name.removeprefix("torch.").removesuffix(".default"))
 
 
 @cache
