@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from torch_mlir import ir
@@ -88,26 +88,25 @@ def find_buckets(function: ir.Operation, mesh: Mesh) -> list[Bucket]:
     return found
 
 
-def trace_parameters(function: ir.Operation, buckets: list[Bucket], roles: Mapping[ir.Value, str]) -> None:
+def trace_parameters(buckets: list[Bucket], parameters: Set[ir.Value]) -> None:
     """Fill in which gathers are of parameters' shards.
 
     A shard that was cast is one where all of its bucket are cast alike, and nothing but such gathers reads the cast:
     then the bucket can be cast as a whole instead.
 
     Args:
-        function: that the buckets are of.
-        buckets: of the function.
-        roles: of its arguments.
+        buckets: of a function.
+        parameters: its arguments that are parameters.
     """
     cast: dict[ir.Value, list[Bucket]] = {}
     for bucket in buckets:
         if bucket.start.name != GATHER:
             continue
-        if all(roles.get(value) == "param" for value in bucket.inputs):
+        if all(value in parameters for value in bucket.inputs):
             bucket.parameters = list(bucket.inputs)
             continue
         sources = [_cast_source(value) for value in bucket.inputs]
-        known = [source for source in sources if source is not None and roles.get(source) == "param"]
+        known = [source for source in sources if source is not None and source in parameters]
         alike = {type_of(source).dtype for source in known}, {type_.dtype for type_ in bucket.types}
         if len(known) == len(sources) and all(len(dtypes) == 1 for dtypes in alike):
             bucket.parameters, bucket.cast_to = known, bucket.types[0].dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch_mlir import ir
@@ -10,15 +10,14 @@ from torch_mlir import ir
 from ...dialect.attributes import find_mesh, future_type, i64_attr, ints_attr, read_strings, strings_attr
 from ...dialect.diagnostics import remark
 from ...dialect.levels import require_level
-from ...dialect.signature import body_of, read_signature, step_functions, write_signature
+from ...dialect.signature import step_functions
 from ...dialect.types import TensorType
 from ...errors import PassError, nearest
-from ...mesh import Mesh
 from ...packed_layout import PackedLayout
 from ..base import ModulePass
 from ..build import Builder, Site, type_of
 from .buckets import GATHER, REDUCE, SCATTER, Bucket, find_buckets, trace_parameters
-from .packed_state import Place, alignment, place_parameters
+from .packed_state import StateLayout, alignment, place_parameters
 
 LAYOUTS = ("packed", "flat")
 _CARRIED = ("hp.bucket", "hp.module", "hp.phase", "hp.recompute")
@@ -90,27 +89,15 @@ class HpExpandBuckets(ModulePass):
         if found is None:
             return  # No collective is valid without a mesh.
         mesh_name, mesh = found
-        signatures = [(function, read_signature(function, mesh)) for function in step_functions(module)]
-        for function, signature in signatures:
+        for function in step_functions(module):
             buckets = find_buckets(function, mesh)
             if not buckets:
                 continue
-            arguments = list(body_of(function).arguments)
-            roles = {value: info.role for value, info in zip(arguments, signature.arguments, strict=True)}
-            trace_parameters(function, buckets, roles)
+            state = StateLayout(function)
+            trace_parameters(buckets, state.parameters)
             if self.layout == "flat":
-                known = {
-                    value: Place(info.buffer, info.offset)
-                    for value, info in zip(arguments, signature.arguments, strict=True)
-                    if info.buffer
-                }
-                places = place_parameters(buckets, known)
-                infos = [
-                    replace(info, buffer=places[value].buffer, offset=places[value].offset) if value in places else info
-                    for value, info in zip(arguments, signature.arguments, strict=True)
-                ]
-                write_signature(function, replace(signature, arguments=tuple(infos)), mesh_name, mesh)
-            expansion = _Expansion(Builder(function, mesh_name, mesh), mesh, self.layout)
+                state.write(place_parameters(buckets, state.places))
+            expansion = _Expansion(Builder(function, mesh_name, mesh), self.layout)
             for bucket in buckets:
                 expansion.expand(bucket)
             _erase_unread_casts(buckets)
@@ -119,9 +106,8 @@ class HpExpandBuckets(ModulePass):
 class _Expansion:
     """Rewrites the buckets of one function."""
 
-    def __init__(self, builder: Builder, mesh: Mesh, layout: str):
+    def __init__(self, builder: Builder, layout: str):
         self._builder = builder
-        self._mesh = mesh
         self._layout = layout
 
     def expand(self, bucket: Bucket) -> None:
@@ -129,7 +115,8 @@ class _Expansion:
         start, kind, ranks = bucket.start, bucket.start.name, bucket.ranks
         types = [bucket.types[position] for position in bucket.order]
         dims = [bucket.dims[position] for position in bucket.order] if bucket.dims else []
-        sources = bucket.parameters if bucket.cast_to else bucket.inputs
+        # As they are now: they may be results of another bucket, which has been expanded.
+        sources = bucket.parameters if bucket.cast_to else list(start.operands)
         operands = [sources[position] for position in bucket.order]
         stored = [type_of(operand) for operand in operands]
         aligned = alignment(stored, bucket.cast_to)

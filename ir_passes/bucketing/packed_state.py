@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
+from ...dialect.attributes import i64_attr
+from ...dialect.signature import body_of
 from ...dialect.types import DTYPE_BYTES, TensorType
 from ...packed_layout import PackedLayout
 from ..build import type_of
@@ -31,6 +33,45 @@ def alignment(types: Sequence[TensorType], cast_to: str = "") -> int:
         return _ALIGNMENT  # counted in bytes
     widths = [DTYPE_BYTES[dtype] for dtype in (*dtypes, cast_to) if dtype]
     return max(1, _ALIGNMENT // min(widths))
+
+
+class StateLayout:
+    """Which arguments of a function are parameters, and where they lie.
+
+    Args:
+        function: a step function.
+
+    Attributes:
+        parameters: the arguments that are.
+        places: of those that have one.
+    """
+
+    def __init__(self, function: ir.Operation):
+        self._function = function
+        self._arguments = list(body_of(function).arguments)
+        self._attributes: list[dict[str, ir.Attribute]] = [{} for _ in self._arguments]
+        if "arg_attrs" in function.attributes:
+            dictionaries = map(ir.DictAttr, ir.ArrayAttr(function.attributes["arg_attrs"]))
+            self._attributes = [{named.name: named.attr for named in each} for each in dictionaries]
+        self.parameters: set[ir.Value] = set()
+        self.places: dict[ir.Value, Place] = {}
+        for value, attributes in zip(self._arguments, self._attributes, strict=True):
+            role, buffer, offset = (attributes.get(name) for name in ("hp.role", "hp.buffer", "hp.offset"))
+            if isinstance(role, ir.StringAttr) and role.value == "param":
+                self.parameters.add(value)
+                if isinstance(buffer, ir.StringAttr) and isinstance(offset, ir.IntegerAttr):
+                    self.places[value] = Place(buffer.value, offset.value)
+
+    def write(self, places: Mapping[ir.Value, Place]) -> None:
+        """Put places on the arguments."""
+        if not places:
+            return
+        with self._function.context:
+            for value, attributes in zip(self._arguments, self._attributes, strict=True):
+                if value in places:
+                    attributes["hp.buffer"] = ir.StringAttr.get(places[value].buffer)
+                    attributes["hp.offset"] = i64_attr(places[value].offset)
+            self._function.attributes["arg_attrs"] = ir.ArrayAttr.get([*map(ir.DictAttr.get, self._attributes)])
 
 
 def place_parameters(buckets: Sequence[Bucket], placed: Mapping[ir.Value, Place]) -> dict[ir.Value, Place]:
