@@ -222,7 +222,7 @@ class Plan(BaseModel):
                 steps.append(self._bucket_pass(self.buckets))
             if self.overlap is not None:
                 steps.append(self._overlap_pass(self.overlap))
-            if self.buckets is not None and _has_pass("hp-expand-buckets"):
+            if self.buckets is not None:
                 steps.append(f"hp-expand-buckets{{layout={self.buckets.layout}}}")
         return ",".join([*steps, "hp-verify-level"])
 
@@ -348,12 +348,6 @@ def _quoted_list(values: Sequence[str]) -> str:
     from .ir_passes.pipeline_text import quote_list  # imports MLIR, which a plan as such does without
 
     return quote_list(values)
-
-
-def _has_pass(name: str) -> bool:
-    from .ir_passes.registry import is_registered  # as above
-
-    return is_registered(name)
 
 
 _SECTIONS: dict[str, type[_Section]] = {

@@ -167,17 +167,18 @@ def test_axes(plan: dict[str, Any], data: tuple[str, ...], fsdp: tuple[str, ...]
         (
             {**SIMPLE, "buckets": {}},
             "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,hp-bucket-collectives{by=module},"
-            "hp-verify-level",
+            "hp-expand-buckets{layout=flat},hp-verify-level",
         ),
         (
-            {**SIMPLE, "buckets": {"by": "size", "cap_mb": 2.5}},
+            {**SIMPLE, "buckets": {"by": "size", "cap_mb": 2.5, "layout": "packed"}},
             "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,"
-            "hp-bucket-collectives{by=size cap-mb=2.5},hp-verify-level",
+            "hp-bucket-collectives{by=size cap-mb=2.5},hp-expand-buckets{layout=packed},hp-verify-level",
         ),
         (
             {**SIMPLE, "buckets": {"by": [["layers.0", "odd name"], "head", ["it's"]]}},
             "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,"
-            'hp-bucket-collectives{by=[layers.0,"odd name"],[head],[{"it\'s"}]},hp-verify-level',
+            'hp-bucket-collectives{by=[layers.0,"odd name"],[head],[{"it\'s"}]},hp-expand-buckets{layout=flat},'
+            "hp-verify-level",
         ),
         (
             {**SIMPLE, "overlap": {}},
