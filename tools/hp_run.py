@@ -31,7 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Run a Program: simulated in this process, on real local processes, or against its reference.",
         allow_abbrev=False,
     )
-    parser.add_argument("program", help="a Program's directory")
+    parser.add_argument("program", nargs="?", help="a Program's directory; none with --calibrate")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--simulate", action="store_true", help="run all ranks in this process and print the results")
     what.add_argument("--nproc", type=int, metavar="N", help="run on N gloo processes of this machine")
@@ -42,6 +42,17 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="JOINT.mlir",
         help="compare with the unpartitioned step in float64, result by result; the module is needed where the Program "
         "holds none",
+    )
+    parser.add_argument(
+        "--calibrate",
+        metavar="FILE",
+        help="with --nproc: measure what communication and computation cost here and write it to a TOML file, for the "
+        "cost model; on the accelerator where there is one per process, and under torchrun on its processes",
+    )
+    parser.add_argument(
+        "--axes",
+        metavar="NAME:SIZE,...",
+        help="with --calibrate: mesh axes to measure by themselves, such as pp:2,dp:2",
     )
     parser.add_argument("--state", metavar="FILE", help="tensors by name, saved by torch.save (default: random)")
     parser.add_argument("--batch", metavar="FILE", help="the global batch, saved by torch.save (default: random)")
@@ -64,7 +75,14 @@ def run(arguments: Sequence[str]) -> int:
     Raises:
         HpirError: a user's mistake, or a Program that cannot run.
     """
-    options = make_parser().parse_args(arguments)
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    if options.calibrate is not None:
+        from .calibrate import calibrate_to
+
+        return calibrate_to(options.calibrate, options.nproc, options.axes)
+    if options.program is None:
+        parser.error("the following arguments are required: program")
     from ..lowering.check import random_batch, random_state
     from ..runtime.program import Program
 
