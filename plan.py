@@ -119,7 +119,7 @@ class Plan(BaseModel):
 
     Example:
         >>> Plan.model_validate({"mesh": {"dp": 4}, "fsdp": {"axes": ["dp"], "units": ["layers.*"]}}).pipeline()
-        'hp-set-mesh{axes=dp:4},hp-simplify,hp-fsdp{axes=dp units=layers.*},hp-simplify,hp-verify-level'
+        'hp-set-mesh{axes=dp:4},hp-simplify,hp-recompute,hp-fsdp{axes=dp units=layers.*},hp-simplify,hp-verify-level'
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -213,7 +213,7 @@ class Plan(BaseModel):
         missing = [(key, "this version has no pass for it") for key, is_asked in asked.items() if is_asked]
         if missing:
             raise _plan_error(self._source, missing)
-        steps = ["hp-simplify"]
+        steps = ["hp-simplify", "hp-recompute"]
         if self.mesh:
             steps.insert(0, f"hp-set-mesh{{axes={','.join(f'{axis}:{size}' for axis, size in self.mesh.items())}}}")
         if self.data_axes:

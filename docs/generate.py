@@ -104,6 +104,12 @@ _ATTRIBUTES: dict[str, list[tuple[str, str, str]]] = {
             "the checkpointed region the op stands in, whose ops the backward is to compute again",
         ),
         (
+            "`hp.saved`",
+            "array of integers",
+            "beside `hp.recompute`: which results an op outside of the region keeps for the backward",
+        ),
+        ("`hp.recomputed`", "integer", "the region of which `hp-recompute` made this op for the backward"),
+        (
             "`hp.unit`, `hp.fqn`",
             "string, list of strings",
             "on communication: the unit of `hp-fsdp` and the parameters it is for",

@@ -25,7 +25,7 @@ class HpPlan(PipelinePass):
     Example: with ``mesh = { dp = 2 }`` and ``fsdp = { axes = ["dp"] }`` in `plan.toml`, ``hp-plan{file=plan.toml}`` is
 
     ```
-    hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,hp-verify-level
+    hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,hp-verify-level
     ```
     """
 

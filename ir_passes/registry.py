@@ -11,6 +11,7 @@ from .base import AnyPass
 PASSES: dict[str, str] = {
     "hp-set-mesh": "sharding.set_mesh:HpSetMesh",
     "hp-simplify": "cleanup.simplify:HpSimplify",
+    "hp-recompute": "recompute.recompute:HpRecompute",
     "hp-fsdp": "sharding.fsdp:HpFsdp",
     "hp-bucket-collectives": "bucketing.bucket_collectives:HpBucketCollectives",
     "hp-overlap-collectives": "overlap.overlap_collectives:HpOverlapCollectives",

@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 from torch_mlir import ir
 from torch_mlir.extras.fx_importer import FxImporter, FxImporterHooks, GraphNodeImporter
 
-from ..dialect.attributes import i64_attr, strings_attr
+from ..dialect.attributes import i64_attr, ints_attr, strings_attr
 from ..dialect.context import make_context
 from ..dialect.levels import set_level
 from ..dialect.signature import Signature, ValueInfo, write_signature
@@ -81,6 +81,8 @@ class _NodeImporter(GraphNodeImporter):  # type: ignore[misc]  # torch-mlir is u
                 attributes["hp.phase"] = ir.StringAttr.get(phase)
             if "hp.recompute" in node.meta:
                 attributes["hp.recompute"] = i64_attr(node.meta["hp.recompute"])
+                if "hp.saved" in node.meta:
+                    attributes["hp.saved"] = ints_attr(node.meta["hp.saved"])
 
 
 class _Hooks(FxImporterHooks):  # type: ignore[misc]  # torch-mlir is untyped

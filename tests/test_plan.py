@@ -139,12 +139,13 @@ def test_axes(plan: dict[str, Any], data: tuple[str, ...], fsdp: tuple[str, ...]
 @pytest.mark.parametrize(
     ("plan", "pipeline"),
     [
-        ({}, "hp-simplify,hp-verify-level"),
-        ({"mesh": {"dp": 1}}, "hp-set-mesh{axes=dp:1},hp-simplify,hp-verify-level"),
-        (SIMPLE, "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,hp-verify-level"),
+        ({}, "hp-simplify,hp-recompute,hp-verify-level"),
+        ({"mesh": {"dp": 1}}, "hp-set-mesh{axes=dp:1},hp-simplify,hp-recompute,hp-verify-level"),
+        (SIMPLE, "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,hp-verify-level"),
         (
             {"mesh": {"r": 2, "dp": 2}, "data": {"axes": ["r", "dp"]}},
-            "hp-set-mesh{axes=r:2,dp:2},hp-simplify,hp-fsdp{axes= replicate-axes=r,dp},hp-simplify,hp-verify-level",
+            "hp-set-mesh{axes=r:2,dp:2},hp-simplify,hp-recompute,hp-fsdp{axes= replicate-axes=r,dp},hp-simplify,"
+            "hp-verify-level",
         ),
         (
             {
@@ -159,7 +160,7 @@ def test_axes(plan: dict[str, Any], data: tuple[str, ...], fsdp: tuple[str, ...]
                     "reduce_dtype": "float32",
                 },
             },
-            "hp-set-mesh{axes=r:2,dp:2},hp-simplify,"
+            "hp-set-mesh{axes=r:2,dp:2},hp-simplify,hp-recompute,"
             'hp-fsdp{axes=dp replicate-axes=r units=layers.*,"odd name" ignore=head reshard-after-forward=false '
             "param-dtype=bfloat16 reduce-dtype=float32},hp-simplify,hp-verify-level",
         ),
@@ -371,7 +372,7 @@ def test_hp_plan_from_python(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text("[mesh]\ndp = 2\n")
     expanded = expand_pipeline(f"cse,hp-plan{{file='{path}'}}")
-    assert [step.name for step in expanded] == ["cse", "hp-set-mesh", "hp-simplify", "hp-verify-level"]
+    assert [step.name for step in expanded] == ["cse", "hp-set-mesh", "hp-simplify", "hp-recompute", "hp-verify-level"]
     module = parse_module("module {}")
     with pytest.raises(PlanError, match=r"none.toml: cannot read plan"):
         run_passes(module, f"hp-plan{{file={tmp_path / 'none.toml'}}}")

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
+from ...dialect.attributes import ints_attr, read_ints
 from ...dialect.hp import COMMUNICATION
 from ...dialect.levels import level_of
 from ...dialect.signature import step_functions
@@ -20,8 +21,8 @@ from ..views import CASTS, VIEWS, operator_name
 # Levels at which every rank runs the same function, so that all of them leave out the same communication.
 _SAME_ON_ALL_RANKS = ("joint", "annotated", "spmd")
 _POINT_TO_POINT = ("hp.send", "hp.recv")
-# What says where an op came from, not what it computes. The phase is looked at separately.
-_ORIGIN = frozenset({"hp.module", "hp.phase"})
+# What says where an op came from and who needs it, not what it computes. The phase is looked at separately.
+_ORIGIN = frozenset({"hp.module", "hp.phase", "hp.saved"})
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class HpSimplify(ModulePass):
     4. At level "spmd", views and casts of a parameter or of what an `hp.wait` gives, `hp.pack` and `hp.unpack` of them
        included, are merged only within a phase: the backward's own would otherwise keep a gathered parameter alive from
        the forward on.
+       recomputing is the point of it. What was computed again (`hp.recomputed`) is merged within its region only.
+    4. At level "spmd", views and casts of a parameter or of what an `hp.wait` gives are merged only within a phase:
+       the backward's own would otherwise keep a gathered parameter alive from the forward on.
     5. At levels "joint", "annotated" and "spmd", where all ranks run the same function, a collective or `hp.wait` equal
        to an earlier one is merged, `hp.phase` and `hp.unit` included in what must be equal, and one without used
        results is removed: the wait, then its collective. At other levels all communication stays. `hp.send`, `hp.recv`
@@ -120,7 +124,7 @@ class _Block:
         for op in self._ops:
             name, operands, results, attributes = op.name, tuple(op.operands), list(op.results), op.attributes
             phase: ir.Attribute | None = None
-            if name in COMMUNICATION or "hp.recompute" in attributes:
+            if name in COMMUNICATION or "hp.recompute" in attributes:  # `hp.recomputed` is in the key by itself
                 phase = attributes.get("hp.phase")
             if parameters is not None and (name == "hp.wait" or _reads_held(op, operands, held)):
                 held.update(results)
@@ -138,7 +142,7 @@ class _Block:
                 continue
             for result, same in zip(results, earlier.results, strict=True):
                 result.replace_all_uses_with(same)
-            _keep_forward(earlier, op)
+            _keep_marks(earlier, op)
             op.erase()
         self._ops = kept
 
@@ -165,10 +169,18 @@ def _is_point_to_point(op: ir.Operation) -> bool:
     return op.name in _POINT_TO_POINT
 
 
-def _keep_forward(kept: ir.Operation, merged: ir.Operation) -> None:
-    """Make `kept` a forward op where `merged` is one: what the forward uses belongs to it."""
+def _keep_marks(kept: ir.Operation, merged: ir.Operation) -> None:
+    """Make `kept` a forward op where `merged` is one: what the forward uses belongs to it. Saved stays saved."""
     if _phase(kept) == BACKWARD and _phase(merged) == FORWARD:
         kept.attributes["hp.phase"] = merged.attributes["hp.phase"]
+    if "hp.saved" in merged.attributes:
+        saved = {*_saved(merged), *_saved(kept)}
+        with kept.context:
+            kept.attributes["hp.saved"] = ints_attr(sorted(saved))
+
+
+def _saved(op: ir.Operation) -> tuple[int, ...]:
+    return (read_ints(op.attributes["hp.saved"]) or ()) if "hp.saved" in op.attributes else ()
 
 
 def _phase(op: ir.Operation) -> str:

@@ -13,8 +13,8 @@
 // RUN: not hp-opt %s --hp-plan=file=%t.later.toml 2>&1 | filecheck %s --check-prefix=LATER
 // RUN: not hp-opt %s --hp-plan=file=%t.none.toml 2>&1 | filecheck %s --check-prefix=ABSENT
 
-// EXPANDED: {{^}}builtin.module(hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp units=layers.* reshard-after-forward=false reduce-dtype=float32},hp-simplify,hp-verify-level){{$}}
-// DATA-PARALLEL: {{^}}builtin.module(cse,hp-set-mesh{axes=replica:2,dp:2},hp-simplify,hp-fsdp{replicate-axes=replica,dp},hp-simplify,hp-verify-level){{$}}
+// EXPANDED: {{^}}builtin.module(hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp units=layers.* reshard-after-forward=false reduce-dtype=float32},hp-simplify,hp-verify-level){{$}}
+// DATA-PARALLEL: {{^}}builtin.module(cse,hp-set-mesh{axes=replica:2,dp:2},hp-simplify,hp-recompute,hp-fsdp{replicate-axes=replica,dp},hp-simplify,hp-verify-level){{$}}
 // AXIS: error: {{.*}}axis.toml: fsdp.axes: the mesh has no axis 'dq', did you mean 'dp'?{{$}}
 // LATER: error: {{.*}}later.toml: pipeline: this version has no pass for it{{$}}
 // ABSENT: error: {{.*}}none.toml: cannot read plan: no such file or directory{{$}}

@@ -12,7 +12,7 @@
 // RUN: not hp-opt %s --pass-pipeline='cse,,cse' 2>&1 | filecheck %s --check-prefix=COMMA
 // RUN: not hp-opt %s --pass-pipeline=cse --canonicalize 2>&1 | filecheck %s --check-prefix=BOTH
 
-// PASS:        {{^}}--hp-set-mehs:1:3: error: unknown pass 'hp-set-mehs', did you mean 'hp-set-mesh'?{{$}}
+// PASS:        {{^}}--hp-set-mehs:1:3: error: unknown pass 'hp-set-mehs', did you mean 'hp-set-mesh'{{.*}}?{{$}}
 // MLIR:        {{^}}--pass-pipeline:1:5: error: unknown pass 'canonicalise', did you mean 'canonicalize'?{{$}}
 // OPTION:      {{^}}--hp-set-mesh:1:15: error: unknown option 'axis' of hp-set-mesh, did you mean 'axes'?{{$}}
 // VALUE:       error: hp-set-mesh: option 'axes' expects name:size pairs such as pp:2,dp:2, got: 'dp'{{$}}

@@ -1,0 +1,1 @@
+"""What torch.utils.checkpoint marked is computed again in the backward."""
