@@ -164,7 +164,7 @@ def test_axes(plan: dict[str, Any], data: tuple[str, ...], fsdp: tuple[str, ...]
             'hp-fsdp{axes=dp replicate-axes=r units=layers.*,"odd name" ignore=head reshard-after-forward=false '
             "param-dtype=bfloat16 reduce-dtype=float32},hp-simplify,hp-verify-level",
         ),
-        ({"mesh": {"dp": 2}, "buckets": {}}, "hp-set-mesh{axes=dp:2},hp-simplify,hp-verify-level"),
+        ({"mesh": {"dp": 2}, "buckets": {}}, "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-verify-level"),
         (
             {**SIMPLE, "buckets": {}},
             "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,hp-bucket-collectives{by=module},"
@@ -180,6 +180,18 @@ def test_axes(plan: dict[str, Any], data: tuple[str, ...], fsdp: tuple[str, ...]
             "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,"
             'hp-bucket-collectives{by=[layers.0,"odd name"],[head],[{"it\'s"}]},hp-expand-buckets{layout=flat},'
             "hp-verify-level",
+            "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,hp-bucket-collectives{by=module},"
+            "hp-verify-level",
+        ),
+        (
+            {**SIMPLE, "buckets": {"by": "size", "cap_mb": 2.5}},
+            "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,"
+            "hp-bucket-collectives{by=size cap-mb=2.5},hp-verify-level",
+        ),
+        (
+            {**SIMPLE, "buckets": {"by": [["layers.0", "odd name"], "head", ["it's"]]}},
+            "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,"
+            'hp-bucket-collectives{by=[layers.0,"odd name"],[head],[{"it\'s"}]},hp-verify-level',
         ),
         (
             {**SIMPLE, "overlap": {}},
