@@ -195,11 +195,11 @@ def test_axes(plan: dict[str, Any], data: tuple[str, ...], fsdp: tuple[str, ...]
         ),
         (
             {**SIMPLE, "overlap": {}},
-            "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,hp-overlap-collectives,hp-verify-level",
+            "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,hp-overlap-collectives,hp-verify-level",
         ),
         (
             {**SIMPLE, "overlap": {"prefetch": 2, "memory_limit_mb": 0.5, "costs": "my costs.toml"}},
-            "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,"
+            "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,"
             'hp-overlap-collectives{prefetch=2 memory-limit-mb=0.5 costs="my costs.toml"},hp-verify-level',
         ),
         # Nothing communicates: nothing overlaps.
