@@ -203,7 +203,7 @@ def test_axes(plan: dict[str, Any], data: tuple[str, ...], fsdp: tuple[str, ...]
             'hp-overlap-collectives{prefetch=2 memory-limit-mb=0.5 costs="my costs.toml"},hp-verify-level',
         ),
         # Nothing communicates: nothing overlaps.
-        ({"overlap": {}}, "hp-simplify,hp-verify-level"),
+        ({"overlap": {}}, "hp-simplify,hp-recompute,hp-verify-level"),
     ],
 )
 def test_pipelines(plan: dict[str, Any], pipeline: str) -> None:
