@@ -167,35 +167,25 @@ def test_axes(plan: dict[str, Any], data: tuple[str, ...], fsdp: tuple[str, ...]
         ({"mesh": {"dp": 2}, "buckets": {}}, "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-verify-level"),
         (
             {**SIMPLE, "buckets": {}},
-            "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,hp-bucket-collectives{by=module},"
+            "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,"
+            "hp-bucket-collectives{by=module},"
             "hp-expand-buckets{layout=flat},hp-verify-level",
         ),
         (
             {**SIMPLE, "buckets": {"by": "size", "cap_mb": 2.5, "layout": "packed"}},
-            "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,"
+            "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,"
             "hp-bucket-collectives{by=size cap-mb=2.5},hp-expand-buckets{layout=packed},hp-verify-level",
         ),
         (
             {**SIMPLE, "buckets": {"by": [["layers.0", "odd name"], "head", ["it's"]]}},
-            "hp-set-mesh{axes=dp:2},hp-simplify,hp-fsdp{axes=dp},hp-simplify,"
+            "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,"
             'hp-bucket-collectives{by=[layers.0,"odd name"],[head],[{"it\'s"}]},hp-expand-buckets{layout=flat},'
             "hp-verify-level",
-            "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,hp-bucket-collectives{by=module},"
-            "hp-verify-level",
-        ),
-        (
-            {**SIMPLE, "buckets": {"by": "size", "cap_mb": 2.5}},
-            "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,"
-            "hp-bucket-collectives{by=size cap-mb=2.5},hp-verify-level",
-        ),
-        (
-            {**SIMPLE, "buckets": {"by": [["layers.0", "odd name"], "head", ["it's"]]}},
-            "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,"
-            'hp-bucket-collectives{by=[layers.0,"odd name"],[head],[{"it\'s"}]},hp-verify-level',
         ),
         (
             {**SIMPLE, "overlap": {}},
-            "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,hp-overlap-collectives,hp-verify-level",
+            "hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,"
+            "hp-overlap-collectives,hp-verify-level",
         ),
         (
             {**SIMPLE, "overlap": {"prefetch": 2, "memory_limit_mb": 0.5, "costs": "my costs.toml"}},

@@ -38,13 +38,10 @@ class HpSimplify(ModulePass):
        was one. Constants and literals are pure ops too.
     2. A pure op without used results is removed, and then what only it used.
     3. An op in a checkpointed region (`hp.recompute`) is merged only with one of the same phase and region:
-       recomputing is the point of it.
+       recomputing is the point of it. What was computed again (`hp.recomputed`) is merged within its region only.
     4. At level "spmd", views and casts of a parameter or of what an `hp.wait` gives, `hp.pack` and `hp.unpack` of them
        included, are merged only within a phase: the backward's own would otherwise keep a gathered parameter alive from
        the forward on.
-       recomputing is the point of it. What was computed again (`hp.recomputed`) is merged within its region only.
-    4. At level "spmd", views and casts of a parameter or of what an `hp.wait` gives are merged only within a phase:
-       the backward's own would otherwise keep a gathered parameter alive from the forward on.
     5. At levels "joint", "annotated" and "spmd", where all ranks run the same function, a collective or `hp.wait` equal
        to an earlier one is merged, `hp.phase` and `hp.unit` included in what must be equal, and one without used
        results is removed: the wait, then its collective. At other levels all communication stays. `hp.send`, `hp.recv`
