@@ -63,10 +63,13 @@ PARTS = {
         "Training steps",
         _steps,
         """\
-- **FSDP step**: forward and backward of the language model in `examples/language_model.py`, float32, in two processes
-  over gloo on this machine, one thread each, no optimiser. FSDP2 is `fully_shard` on each layer and on the root; both
-  gather again in the backward. Before anything is timed, both must give the same loss and gradients, up to 1e-5 of the
-  largest.
+- **FSDP step**: forward and backward of the language model in `examples/language_model.py`, float32, in processes over
+  gloo on this machine, one thread each, no optimiser. FSDP2 is `fully_shard` on each layer and on the root, with
+  `set_modules_to_forward_prefetch` of the next layer; the plan has a unit per layer, `[buckets]` and `[overlap]` with
+  their defaults. Both gather again in the backward. Before anything is timed, both must give the same loss and
+  gradients, up to 1e-5 of the largest.
+- **Layouts**: the same step with `buckets.layout` "flat" and "packed".
+- **Collectives per unit**: starts in the Program of two ranks, of the layers and the parameters outside them.
 - **One-rank step**: the same model in one process with one thread.
 """,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import large_export
@@ -116,9 +117,15 @@ def test_passes_and_start(tmp_path: Path) -> None:
 
 
 def test_fsdp_against_fsdp2() -> None:
-    comparison = training_steps.compare_fsdp(TINY, rounds=1)
+    comparison = training_steps.compare_ranks(TINY, 1, (training_steps.flat, training_steps.fsdp2))
     assert comparison.times.first.median > 0 and comparison.times.second.median > 0
     assert 0 <= comparison.difference <= training_steps.TOLERANCE
+
+
+def test_launches_per_unit() -> None:
+    deeper = replace(TINY, layers=3)
+    assert training_steps.launches_per_unit(deeper, reshard=True) == 3
+    assert training_steps.launches_per_unit(deeper, reshard=False) == 2
 
 
 def test_one_rank_against_eager() -> None:
@@ -146,6 +153,11 @@ def test_the_page_has_every_row() -> None:
     assert run.page({}, page) == page
     for subject in (
         "FSDP step over FSDP2's, 2 gloo processes (8 layers, dim 128, batch 4x64)",
+        "FSDP step over FSDP2's, 2 gloo processes (8 layers, dim 32, batch 4x64)",
+        "FSDP step over FSDP2's, 4 gloo processes (8 layers, dim 128, batch 4x64)",
+        "layout `flat` over `packed`, 2 gloo processes (8 layers, dim 128, batch 4x64)",
+        "collectives per unit and step, with gathering again in the backward",
+        "collectives per unit and step, without gathering again in the backward",
         "one-rank step over eager autograd (8 layers, dim 128, batch 4x64)",
         "`hpir.export` of 8 layers",
         "`hpir.export`, per layer from 8 to 16",
