@@ -18,7 +18,7 @@ from . import torch_compat
 from .aliasing import program_aliases
 from .bindings import callable_of
 from .blocks import op_blocks
-from .coalescing import coalesce_program, position_before
+from .coalescing import coalesce_program, position_before, replace_functions, unpack_arrivals
 from .collectives import RankOps
 from .graph import argument_types, build_graph, draw_inputs
 from .operators import torch_dtype
@@ -68,7 +68,10 @@ class Executable:
         names = reachable_functions(program, entries)
         self._file = f"<hpir {program.digest[:12]} rank {ops.ranks.rank}>"
         self._program = program
-        self._coalesced = program = coalesce_program(program, names)
+        program = coalesce_program(program, names)
+        if recorder is None and backend == "eager":  # a recorder tells waits from what follows them
+            program = replace_functions(program, names, unpack_arrivals)
+        self._coalesced = program
         self.aliases = program_aliases(program, names)
         # Inductor's own calls are as cheap without, and it compiles within the first.
         self._guard = contextlib.nullcontext if backend == "inductor" else torch_compat.below_autograd

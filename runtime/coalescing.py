@@ -5,16 +5,18 @@ adjacent starts of one kind over the same axes become one start, and their waits
 what was sent together arrives together. Nothing else moves: when communication starts is still what the Program says.
 Gathers with another gather's start between their waits stay apart: those of several units, started ahead of their use.
 
-What passes have fused into a bucket stays as it is: how large buckets are was decided there.
+What passes have fused into a bucket stays as it is: how large buckets are was decided there. But where generated code
+is run as it is, the wait for a gathered bucket and the op that takes it apart become one: a transport that gets the
+pieces apart need not join them first.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from .program import COLLECTIVES, Arg, Function, Op, Program, Ref
+from .program import COLLECTIVES, UNPACK_ARRIVAL, Arg, Function, Op, Program, Ref
 
 _PER_OPERAND = ("dims", "split_dims", "concat_dims")
 """Attributes with one entry per operand; those of a bucket are its members' one after the other."""
@@ -22,8 +24,39 @@ _PER_OPERAND = ("dims", "split_dims", "concat_dims")
 
 def coalesce_program(program: Program, names: Iterable[str]) -> Program:
     """Return a Program whose functions `names` are coalesced."""
-    coalesced = {name: coalesce(program.functions[name]) for name in names}
-    return replace(program, functions={**program.functions, **coalesced})
+    return replace_functions(program, names, coalesce)
+
+
+def replace_functions(program: Program, names: Iterable[str], change: Callable[[Function], Function]) -> Program:
+    """Return a Program whose functions `names` are what `change` makes of them."""
+    changed = {name: change(program.functions[name]) for name in names}
+    return replace(program, functions={**program.functions, **changed})
+
+
+def unpack_arrivals(function: Function) -> Function:
+    """Return a function in which waits for gathered buckets are one with the ``hp.unpack`` that alone reads them."""
+    makers = {value: number for number, op in enumerate(function.ops) for value in op.results}
+    readers: dict[int, list[int]] = {result.value: [-1] for result in function.results}
+    for number, op in enumerate(function.ops):
+        for value in op.operands():
+            readers.setdefault(value, []).append(number)
+    changed: dict[int, Op | None] = {}
+    for number, op in enumerate(function.ops):
+        if op.target != "hp.unpack" or op.kwargs["ranks"] == 1:
+            continue
+        (packed,) = op.operands()
+        at = makers.get(packed, -1)
+        wait = function.ops[at] if at >= 0 else None
+        if wait is None or wait.target != "hp.wait" or len(wait.results) != 1 or readers[packed] != [number]:
+            continue
+        start = function.ops[makers[next(iter(wait.operands()))]]
+        if start.target == "hp.all_gather":
+            changed[at] = None
+            changed[number] = replace(op, target=UNPACK_ARRIVAL, args=wait.args)
+    if not changed:
+        return function
+    kept = (changed.get(number, op) for number, op in enumerate(function.ops))
+    return replace(function, ops=tuple(op for op in kept if op is not None))
 
 
 def coalesce(function: Function) -> Function:

@@ -230,13 +230,13 @@ class RankOps:
                 work.wait()
             return [part.value for part in future.parts]
         if len(future.parts) == 1 and len(future.parts[0].positions) == 1:
-            value, _, finish = future.parts[0]
+            value, _, finish, _ = future.parts[0]
             waited = self._wait(value)
             return [waited if finish is None else finish(waited)]
         results: dict[int, Tensor] = {}
         # All waits come first: gloo writes all outputs of a coalesced collective at each of its waits.
         arrivals = [self._wait(part.value) for part in future.parts]
-        for waited, (_, positions, finish) in zip(arrivals, future.parts, strict=True):
+        for waited, (_, positions, finish, _) in zip(arrivals, future.parts, strict=True):
             if len(positions) == 1:
                 results[positions[0]] = waited if finish is None else finish(waited)
             else:
@@ -274,6 +274,17 @@ class RankOps:
     ) -> list[Tensor]:
         """Return the tensors of these types that are in `packed`: ``hp.unpack``."""
         return packing(types, ranks, alignment, dims).unpack(packed, layout)
+
+    def unpack_arrival(
+        self, future: Future, types: Types, ranks: int, alignment: int, layout: str, dims: tuple[int, ...] = ()
+    ) -> list[Tensor]:
+        """Wait for a gathered tensor and return the tensors that are in it: ``hp.wait`` and ``hp.unpack`` in one."""
+        packed = packing(types, ranks, alignment, dims)
+        part = future.parts[0]
+        if part.rows is None or not packed.by_rows:
+            return packed.unpack(self.wait(future)[0], layout)
+        self._pending.discard(future)
+        return packed.join(part.rows(self._wait(part.value)), layout)
 
     def accumulate(
         self, sums: Sequence[Tensor], values: Sequence[Tensor], in_place: Sequence[bool] = ()

@@ -65,7 +65,8 @@ class DirectExchange:
             elements = sum(math.prod(wire.shape) for wire in together)
             value = self._send_others(self._for_all(pack(together, 1), group), elements, group)
             arrives = _joined(together, [dims[position] for position in bucket], group)
-            parts.append(Part(value, tuple(bucket), arrives))
+            flat = len(together) == 1 and len(together[0].shape) == 1 and together[0].finish is None
+            parts.append(Part(value, tuple(bucket), arrives, _rows(together[0], group) if flat else None))
         return parts
 
     def reduce_scatter(
@@ -214,6 +215,12 @@ def _joined(wires: Sequence[Wire], dims: Sequence[int], group: Group) -> Finish:
         return results if len(results) > 1 else results[0]
 
     return run
+
+
+def _rows(wire: Wire, group: Group) -> Finish:
+    """Return what gives the pieces of all members, of a 1-d tensor of which `wire` is this rank's."""
+    sizes = [wire.shape[0]] * (group.size - 1)
+    return lambda value: _with_own(wire.tensor, aten.split_with_sizes.default(value, sizes), group)
 
 
 def _sum(group: Group) -> Finish:

@@ -179,6 +179,36 @@ class Packing:
         self._fill(targets, packed)
         return values
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether `join` can be used: every member is cut along its first dim."""
+        return self.ranks > 1 and not any(member.dim for member in self._members)
+
+    def join(self, rows: Sequence[Tensor], layout: str) -> list[Tensor]:
+        """Take the members out of the ranks' parts, which are not joined yet; as `unpack` does of the whole.
+
+        Each element is copied once.
+        """
+        # Behind each member is its padding.
+        parts = [aten.split_with_sizes.default(row, self._split)[::2] for row in rows]
+        if layout == "flat":
+            pieces = [piece for member in zip(*parts, strict=True) for piece in member]
+            if not any(self.layout.gaps):
+                return self._wholes(aten.cat.default(pieces))
+            memory = rows[0].new_empty(self.numel)
+            sizes = []
+            for size, gap in zip(self.layout.sizes, self.layout.gaps, strict=True):
+                sizes += [*[size] * self.ranks, self.ranks * gap]
+            targets = list(aten.split_with_sizes.default(memory, sizes))
+            del targets[self.ranks :: self.ranks + 1]
+            torch._foreach_copy_(targets, pieces)
+            return self._wholes(memory)
+        values = []
+        for member, own in zip(self._members, zip(*parts, strict=True), strict=True):
+            value = aten.cat.default(list(own))
+            values.append((value.view(member.dtype) if self._bytes else value).view(member.shape))
+        return values
+
     def _wholes(self, memory: Tensor) -> list[Tensor]:
         """Return the members as views of memory in which each lies whole, where its pieces' share of it begins."""
         based = _Based(memory)

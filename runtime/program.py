@@ -286,6 +286,10 @@ HP_ATTRIBUTES: dict[str, tuple[str, ...]] = {
 }
 """What each of them carries of its op in the IR, in the order of the runtime's parameters."""
 
+UNPACK_ARRIVAL = "hp.unpack_arrival"
+"""Future -> N tensors, with the attributes of ``hp.unpack``: a wait and it in one. No Program holds it; `coalescing`
+makes it for code that is to run."""
+
 COLLECTIVES = frozenset({"hp.all_gather", "hp.reduce_scatter", "hp.all_reduce", "hp.all_to_all", "hp.broadcast"})
 """The targets in which every rank of a group takes part."""
 

@@ -13,7 +13,20 @@ from ..errors import RuntimeFault
 from .aliasing import Aliases, program_aliases
 from .operators import recv_types, resolve
 from .packing import packing_of
-from .program import COLLECTIVES, HP_ATTRIBUTES, Arg, Argument, Function, Named, Op, Program, Ref, Result, last_uses
+from .program import (
+    COLLECTIVES,
+    HP_ATTRIBUTES,
+    UNPACK_ARRIVAL,
+    Arg,
+    Argument,
+    Function,
+    Named,
+    Op,
+    Program,
+    Ref,
+    Result,
+    last_uses,
+)
 from .source_text import WIDTH, Names, filled, identifier, is_plain, one_line, tuple_text
 
 _RANDOM = ("hp.uniform", "hp.normal")
@@ -290,7 +303,7 @@ class _FunctionWriter:
         for position, value in enumerate(op.results):
             self.spelled[value] = self.names.fresh(wanted[position] if wanted else base)
             targets.append(self.spelled[value])
-        several = op.target in ("call", "hp.wait", "hp.accumulate", "hp.unpack") or (
+        several = op.target in ("call", "hp.wait", "hp.accumulate", "hp.unpack", UNPACK_ARRIVAL) or (
             _is_operator(op) and _gives_several(op)
         )
         comment = "" if self.terse or op.target == "call" else _types_comment(op)
@@ -321,12 +334,13 @@ class _FunctionWriter:
 
     def _hp(self, number: int, op: Op) -> tuple[str, list[str]]:
         operands = [self._spell(arg) for arg in op.args]
+        known = HP_ATTRIBUTES.get("hp.unpack" if op.target == UNPACK_ARRIVAL else op.target, ())
         kwargs = [
             f"{name}={self._spell(value, tuple_text)}"
             for name, value in op.kwargs.items()
-            if name in HP_ATTRIBUTES.get(op.target, ()) and value is not None
+            if name in known and value is not None
         ]
-        if op.target in ("hp.pack", "hp.unpack"):
+        if op.target in ("hp.pack", "hp.unpack", UNPACK_ARRIVAL):
             packing_of(op)
             kwargs.insert(0, f"types={self._spell(op.kwargs['types'], tuple_text)}")
         method = op.target.removeprefix("hp.")

@@ -56,11 +56,19 @@ class Wire(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What arrives in one piece: `finish` gives the results at `positions` of a future, or the one result there."""
+    """What arrives in one piece.
+
+    Attributes:
+        value: it.
+        positions: of the results in a future.
+        finish: gives these results, or the one result there.
+        rows: gives, for the one gathered 1-d result, the pieces it is joined of; None where they arrive joined.
+    """
 
     value: Any
     positions: tuple[int, ...]
     finish: Finish | None
+    rows: Finish | None = None
 
 
 class Future:

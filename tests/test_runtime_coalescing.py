@@ -12,8 +12,9 @@ from program_builder import FunctionBuilder, program_of
 
 from hpir import compile_program
 from hpir.mesh import Mesh
-from hpir.runtime.coalescing import coalesce, coalesce_program, position_before
-from hpir.runtime.program import COLLECTIVES, Function
+from hpir.runtime.coalescing import coalesce, coalesce_program, position_before, unpack_arrivals
+from hpir.runtime.packing import packing
+from hpir.runtime.program import COLLECTIVES, UNPACK_ARRIVAL, Function
 from hpir.runtime.simulate import simulate
 
 MESH = Mesh(("dp", "tp"), (2, 2))
@@ -133,3 +134,58 @@ def test_a_sharded_step_is_the_same_with_fewer_collectives(name: str) -> None:
     before, after = (simulate(each, exported.state, batch) for each in (program, coalesced))
     assert torch.equal(before.loss, after.loss)
     assert before.grads and all(torch.equal(before.grads[fqn], after.grads[fqn]) for fqn in before.grads)
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_gathered_buckets_are_taken_apart_as_they_arrive(reshard: bool) -> None:
+    case, exported = BY_NAME["rotary"], captured("rotary", 2, torch.float32)
+    program = compile_program(
+        exported,
+        {
+            "mesh": {"dp": 2},
+            "data": {"axes": ["dp"]},
+            "fsdp": {"axes": ["dp"], "units": list(case.units), "reshard_after_forward": reshard},
+            "buckets": {},
+        },
+    )
+    function = program.functions["stage0_step"]
+    found = unpack_arrivals(function)
+    before, after = (Counter(op.target for op in each.ops) for each in (function, found))
+    # Those of reduce-scatters stay.
+    assert after["hp.wait"] == before["hp.reduce_scatter"] + before["hp.all_reduce"]
+    assert after[UNPACK_ARRIVAL] == before["hp.all_gather"] > 0
+    assert before["hp.wait"] - after["hp.wait"] == after[UNPACK_ARRIVAL]
+    made = {value: op for op in function.ops for value in op.results}
+    for op in found.ops:
+        if op.target == UNPACK_ARRIVAL:
+            assert made[op.results[0]].kwargs == op.kwargs
+            assert function.ops[position_before(function, op)].target == "hp.unpack"
+            assert [made[value].target for value in op.operands()] == ["hp.all_gather"]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("layout", ["flat", "packed"])
+@pytest.mark.parametrize(
+    ("types", "alignment"),
+    [
+        ((("float32", (6, 5)), ("float32", (12,)), ("float32", (0, 3)), ("float32", (6, 1, 2))), 1),
+        ((("float32", (6, 5)), ("float32", (12,))), 64),
+        ((("bfloat16", (6, 5)), ("int64", (12,)), ("bool", (6,)), ("complex64", (18, 2))), 64),
+    ],
+)
+def test_parts_that_are_not_joined_are_taken_apart_as_the_whole_is(
+    types: tuple[tuple[str, tuple[int, ...]], ...], alignment: int, layout: str, ranks: int
+) -> None:
+    packed = packing(types, ranks, alignment, (0,) * len(types))
+    assert packed.by_rows
+    whole = torch.randint(0, 2, (packed.numel,), generator=torch.Generator().manual_seed(0)).to(packed.dtype)
+    expected, found = packed.unpack(whole, layout), packed.join(list(whole.chunk(ranks)), layout)
+    for one, other, (_, shape) in zip(found, expected, types, strict=True):
+        assert one.shape == shape and one.is_contiguous()
+        assert one.dtype == other.dtype and torch.equal(one, other)
+    storages = {value.untyped_storage().data_ptr() for value in found if value.numel()}
+    assert len(storages) == (1 if layout == "flat" else sum(value.numel() > 0 for value in found))
+
+
+def test_members_cut_along_another_dim_are_joined_first() -> None:
+    assert not packing((("float32", (4, 6)),), 2, 1, (1,)).by_rows
