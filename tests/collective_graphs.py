@@ -66,13 +66,22 @@ def simulate_graph(module: ir.Operation, graph: CollectiveGraph) -> list[list[Te
 
 @dataclass
 class _Writer:
-    """Writes ops; `values` are the tensors made so far with their names, `pending` the futures not waited for."""
+    """Writes ops.
+
+    `values` are the tensors made so far with their names, `pending` the futures not waited for, `late` tensors that only
+    views and casts use before they are returned.
+    """
 
     draw: Any
     mesh: Mesh
+    dtypes: Sequence[str]
+    axes: Sequence[tuple[str, ...]]
+    reductions: Sequence[str]
+    units: Sequence[str]
     lines: list[str] = field(default_factory=list)
     values: list[tuple[str, TensorType]] = field(default_factory=list)
     pending: list[tuple[str, TensorType, str]] = field(default_factory=list)
+    late: list[tuple[str, TensorType]] = field(default_factory=list)
     phase: str = "forward"
     count: int = 0
     parameters: int = 0
@@ -93,9 +102,7 @@ class _Writer:
         items = [self.integer(value).partition(" : ")[0] for value in values]
         name = self.name()
         types = ", ".join(["!torch.int"] * len(items))
-        self.lines.append(
-            f"{name} = torch.prim.ListConstruct {', '.join(items)} : ({types}) -> !torch.list<int>"
-        )
+        self.lines.append(f"{name} = torch.prim.ListConstruct {', '.join(items)} : ({types}) -> !torch.list<int>")
         return f"{name} : !torch.list<int>"
 
     def op(self, operator: str, operands: Sequence[str], result: TensorType) -> None:
@@ -133,7 +140,9 @@ class _Writer:
         elif kind == "t":
             self.op("t", [value], type_.with_shape(shape[::-1]))
         elif kind == "view":
-            self.op("view", [value, self.integers([shape[0] * shape[1], 1])], type_.with_shape([shape[0] * shape[1], 1]))
+            self.op(
+                "view", [value, self.integers([shape[0] * shape[1], 1])], type_.with_shape([shape[0] * shape[1], 1])
+            )
         elif kind == "slice":
             rows = self.draw(st.integers(1, shape[0]))
             bounds = [self.integer(number) for number in (0, 0, rows, 1)]
@@ -144,19 +153,35 @@ class _Writer:
             zero = self.constant("float", "0.0", "!torch.float")
             self.op("constant_pad_nd", [value, pads, zero], type_.with_size(0, shape[0] + rows))
         else:
-            dtype = self.draw(st.sampled_from(FLOATS))
+            dtype = self.draw(st.sampled_from(self.dtypes))
             code = self.integer(TORCH_DTYPE_CODES[dtype])
             none = self.constant("none", "", "!torch.none")
             false = self.constant("bool", "false", "!torch.bool")
             self.op("_to_copy", [value, code, none, none, none, false, none], type_.with_dtype(dtype))
 
-    def start(self) -> None:
+    def gradient(self) -> None:
+        """Compute something, reduce it and wait for it at once, as gradients are; it is used at the end."""
+        self.compute()
+        pending = len(self.pending)
+        self.start(("all_reduce", "reduce_scatter"))
+        if len(self.pending) > pending:
+            self.wait(pending)
+            self.late.append(self.values.pop())
+
+    def late_view(self) -> None:
+        """View or cast what is used at the end, or reduce it once more."""
+        if self.late:
+            number = self.draw(st.integers(0, len(self.late) - 1))
+            self.values.append(self.late.pop(number))
+            (self.start if self.draw(st.integers(0, 3)) == 0 else self.view)()
+            self.late.append(self.values.pop())
+
+    def start(self, kinds: Sequence[str] = ("all_gather", "all_reduce", "reduce_scatter")) -> None:
         name, type_ = self.some()
-        axes = self.draw(st.sampled_from([(axis,) for axis in self.mesh.axis_names] + [self.mesh.axis_names]))
+        axes = self.draw(st.sampled_from(self.axes))
         ranks = self.mesh.count(axes)
-        kinds = ["all_gather", "all_reduce"]
         dims = [dim for dim, size in enumerate(type_.shape) if size and size % ranks == 0]
-        kind = self.draw(st.sampled_from([*kinds, *(["reduce_scatter"] * 2 if dims else [])]))
+        kind = self.draw(st.sampled_from([kind for kind in kinds if kind != "reduce_scatter" or dims]))
         spelled = ", ".join(f'"{axis}"' for axis in axes)
         attributes = [f"axes = [{spelled}]", "mesh = @mesh", f'hp.phase = "{self.phase}"']
         result = type_
@@ -168,10 +193,10 @@ class _Writer:
         if result.elements > 2000:
             return
         if kind != "all_gather":
-            attributes.append(f'reduce = "{self.draw(st.sampled_from(("sum", "avg")))}"')
+            attributes.append(f'reduce = "{self.draw(st.sampled_from(self.reductions))}"')
         if self.draw(st.integers(0, 5)):
             self.parameters += 1
-            unit = self.draw(st.sampled_from(UNITS))
+            unit = self.draw(st.sampled_from(self.units))
             parameter = f"{unit}{unit and '.'}w{self.parameters}"
             attributes += [f'hp.fqn = ["{parameter}"]', f'hp.unit = "{unit}"', f'hp.module = "{unit}"']
         future = self.name()
@@ -187,29 +212,34 @@ class _Writer:
             number = self.draw(st.integers(0, len(self.pending) - 1))
         future, type_, phase = self.pending.pop(number)
         name = self.name()
-        self.lines.append(
-            f'{name} = "hp.wait"({future}) {{hp.phase = "{phase}"}} : (!hp.future<[{type_}]>) -> {type_}'
-        )
+        self.lines.append(f'{name} = "hp.wait"({future}) {{hp.phase = "{phase}"}} : (!hp.future<[{type_}]>) -> {type_}')
         self.values.append((name, type_))
 
 
 @st.composite
-def collective_graphs(draw: Any, max_steps: int = 24) -> CollectiveGraph:
+def collective_graphs(draw: Any, max_steps: int = 28) -> CollectiveGraph:
     """Draw a function at level "spmd" and the mesh of its module."""
     mesh = draw(st.sampled_from(MESHES))
+    # Few choices for one function, or hardly any two collectives could ever share a bucket.
+    dtypes = draw(st.lists(st.sampled_from(FLOATS), min_size=1, max_size=2))
+    axes = draw(
+        st.lists(st.sampled_from([*((axis,) for axis in mesh.axis_names), mesh.axis_names]), min_size=1, max_size=2)
+    )
+    reductions = draw(st.lists(st.sampled_from(("sum", "avg")), min_size=1, max_size=2))
+    units = draw(st.lists(st.sampled_from(UNITS), min_size=1, max_size=2))
     shapes = draw(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=4))
-    inputs = tuple(TensorType(shape, draw(st.sampled_from(FLOATS))) for shape in shapes)
-    writer = _Writer(draw, mesh)
+    inputs = tuple(TensorType(shape, draw(st.sampled_from(dtypes))) for shape in shapes)
+    writer = _Writer(draw, mesh, dtypes, axes, reductions, units)
     writer.values = [(f"%x{number}", type_) for number, type_ in enumerate(inputs)]
-    steps = (writer.compute, writer.view, writer.start, writer.start, writer.wait)
-    forward = draw(st.lists(st.sampled_from(range(len(steps))), max_size=max_steps // 2))
-    backward = draw(st.lists(st.sampled_from(range(len(steps))), max_size=max_steps - max_steps // 2))
-    for phase, chosen in (("forward", forward), ("backward", backward)):
+    forward = (writer.compute, writer.view, writer.start, writer.start, writer.wait)
+    backward = (*forward, writer.gradient, writer.gradient, writer.gradient, writer.late_view)
+    for phase, steps in (("forward", forward), ("backward", backward)):
         writer.phase = phase
-        for step in chosen:
-            steps[step]()
+        for _ in range(draw(st.integers(3, max_steps // 2))):
+            draw(st.sampled_from(steps))()
     while writer.pending:
         writer.wait(0)
+    writer.values += writer.late
     writer.lines.append("%loss = torch.vtensor.literal(dense<0.0> : tensor<f32>) : !torch.vtensor<[],f32>")
     # Some values are returned, some stay unused.
     returned = [value for value in writer.values[len(inputs) :] if draw(st.integers(0, 3))]
