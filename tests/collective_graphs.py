@@ -68,8 +68,8 @@ def simulate_graph(module: ir.Operation, graph: CollectiveGraph) -> list[list[Te
 class _Writer:
     """Writes ops.
 
-    `values` are the tensors made so far with their names, `pending` the futures not waited for, `late` tensors that only
-    views and casts use before they are returned.
+    `values` are the tensors made so far with their names, `pending` the futures not waited for, `late` tensors that
+    only views and casts use before they are returned.
     """
 
     draw: Any
