@@ -151,7 +151,7 @@ def train(rank: int, names: list[str], axes: list[str], by: Any) -> dict[str, An
                 for key, parameter in model.named_parameters()
                 if parameter.grad is not None
             }
-            launches = sum(op.target in STARTS for op in step.program.functions["joint"].ops)
+            launches = sum(op.target in STARTS for each in step.program.functions.values() for op in each.ops)
             found.setdefault(name, []).append((loss.clone(), grads, launches))
     return found
 
