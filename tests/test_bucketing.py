@@ -199,7 +199,10 @@ STORED = [
     ('{"schema_version": 1, "functions": [], "x": 1}', "unknown key 'x'"),
     ('{"schema_version": 1, "functions": {}}', "functions: expected a list, got: {}"),
     ('{"schema_version": 1, "functions": [1]}', r"functions\[0\]: expected an object, got: 1"),
-    ('{"schema_version": 1, "functions": [{"functon": ""}]}', r"functions\[0\]: unknown key 'functon', did you mean 'function'\?"),
+    (
+        '{"schema_version": 1, "functions": [{"functon": ""}]}',
+        r"functions\[0\]: unknown key 'functon', did you mean 'function'\?",
+    ),
 ]
 
 
