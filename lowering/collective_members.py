@@ -21,11 +21,9 @@ class CollectiveMembers:
         self._first_names = first_names
         self._bytes: dict[ir.Value, tuple[int, ...]] = {}  # by the future that a wait is given
 
-    def of(self, op: ir.Operation) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
-        """Return bucket, members and bytes per member of a collective or its wait, empty where it does not say."""
+    def of(self, op: ir.Operation) -> tuple[str, str, tuple[str, ...], tuple[int, ...]]:
+        """Return bucket, unit, members and bytes per member of a collective or its wait; empty if unsaid."""
         attributes = op.attributes
-        name = attributes.get("hp.bucket")
-        bucket = name.value if isinstance(name, ir.StringAttr) else ""
         names = read_strings(attributes["hp.fqn"]) if "hp.fqn" in attributes else None
         members = tuple(dict.fromkeys(self._first_names.get(name, name) for name in names or ()))
         sizes = self._sizes(op)
@@ -33,7 +31,8 @@ class CollectiveMembers:
             sizes = self._bytes.get(op.operands[0], sizes)
         elif len(op.results):
             self._bytes[op.results[0]] = sizes
-        return bucket, members, sizes if len(sizes) == len(members) else ()
+        sizes = sizes if len(sizes) == len(members) else ()
+        return _text(op, "hp.bucket"), _text(op, "hp.unit"), members, sizes
 
     def _sizes(self, op: ir.Operation) -> tuple[int, ...]:
         """Return the bytes per member: what the op says, else those of its operands."""
@@ -42,3 +41,8 @@ class CollectiveMembers:
         types = [tensor_type(operand.type) for operand in op.operands]
         known = [type_.bytes for type_ in types if type_ is not None and None not in type_.shape]
         return tuple(known) if len(known) == len(types) else ()
+
+
+def _text(op: ir.Operation, key: str) -> str:
+    attribute = op.attributes.get(key)
+    return str(attribute.value) if isinstance(attribute, ir.StringAttr) else ""

@@ -3,7 +3,7 @@
 Where tensors are small a message costs more than what is in it, and every collective is a launch and a wait. So
 adjacent starts of one kind over the same axes become one start, and their waits one wait where the first of them stood:
 what was sent together arrives together. Nothing else moves: when communication starts is still what the Program says.
-Gathers with another gather's start between their waits stay apart: those of several units, started ahead of their use.
+Gathers of several units stay apart.
 
 What passes have fused into a bucket stays as it is: how large buckets are was decided there. But where generated code
 is run as it is, the wait for a gathered bucket and the op that takes it apart become one: a transport that gets the
@@ -12,7 +12,6 @@ pieces apart need not join them first.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -90,17 +89,15 @@ def position_before(function: Function, op: Op) -> int:
 def _runs(ops: Sequence[Op], waits: Mapping[int, int]) -> list[list[int]]:
     """Return positions of adjacent starts that may be merged, two or more each."""
     runs: list[list[int]] = []
-    last: tuple[str, dict[str, Arg], int] | None = None
-    gathers = [number for number, op in enumerate(ops) if op.target == "hp.all_gather"]
+    last: tuple[str, dict[str, Arg], str] | None = None
     for number, op in enumerate(ops):
         key = None
         # What is never waited for cannot be merged with what is.
         if op.target in COLLECTIVES and not op.bucket and op.results[0] in waits:
             kwargs = {name: arg for name, arg in op.kwargs.items() if name not in _PER_OPERAND}
-            # Gathers of several units that are started ahead together: a later one's results are not to be there, and
-            # take memory, as early as the first one's. Between the uses of units the next gather starts.
-            before = bisect_left(gathers, waits[op.results[0]]) if op.target == "hp.all_gather" else 0
-            key = op.target, kwargs, before
+            # A unit whose gathers start ahead of its use is not to be there, and take memory, as early as the one
+            # before it that they start together with.
+            key = op.target, kwargs, op.unit if op.target == "hp.all_gather" else ""
         if key is not None and key == last:
             runs[-1].append(number)
         elif key is not None:

@@ -1,7 +1,7 @@
 """How much memory gathered tensors take while a step runs, counted storage by storage.
 
-Nothing here runs unless it is asked for: the counter takes the place of two methods of one rank's `RankOps` for as long
-as it watches.
+Nothing here runs unless it is asked for: the counter takes the place of some methods of one rank's `RankOps` for as
+long as it watches.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 from .collectives import RankOps
 from .wires import Future
@@ -21,7 +21,8 @@ class GatheredBytes:
     """Bytes of what is gathered, full parameters above all: from a gather's start until their memory is freed.
 
     From start to wait the size of the result counts, whatever a transport receives into; from there on the memory
-    that holds it. Gathers over one rank, whose result is the shard itself, do not count.
+    that holds it, and for a bucket that is taken apart into copies, these. Gathers over one rank, whose result is the
+    shard itself, do not count.
 
     Attributes:
         current: bytes now.
@@ -33,7 +34,7 @@ class GatheredBytes:
         self.current = 0
         self.peak = 0
         self.gathers = 0
-        self._counted: set[int] = set()
+        self._counted: dict[int, weakref.finalize[[int, int], UntypedStorage]] = {}
 
     def reset(self) -> None:
         """Begin anew; what is there still counts."""
@@ -53,14 +54,23 @@ class GatheredBytes:
             storage = tensor.untyped_storage()
             address, held = storage.data_ptr(), storage.nbytes()
             if held and address not in self._counted:
-                self._counted.add(address)
                 self.current += held
                 # The storage's Python object lives as long as its memory does.
-                weakref.finalize(storage, self._freed, address, held).atexit = False
+                self._counted[address] = weakref.finalize(storage, self._freed, address, held)
+                self._counted[address].atexit = False
         self.peak = max(self.peak, self.current)
 
+    def unpacked(self, packed: Tensor, results: Sequence[Tensor]) -> None:
+        """Count the copies of a gathered bucket's members in place of the bucket; nothing changes for views of it."""
+        storage = packed.untyped_storage()
+        address = storage.data_ptr()
+        if address not in self._counted or any(each.untyped_storage().data_ptr() == address for each in results):
+            return
+        self._counted.pop(address).detach()
+        self.arrived(storage.nbytes(), results)
+
     def _freed(self, address: int, size: int) -> None:
-        self._counted.discard(address)
+        del self._counted[address]
         self.current -= size
 
 
@@ -72,7 +82,7 @@ def watched(ops: RankOps) -> Iterator[GatheredBytes]:
         ops: of the rank.
     """
     counter = GatheredBytes()
-    gather, wait = ops.all_gather, ops.wait
+    gather, wait, unpack = ops.all_gather, ops.wait, ops.unpack
     sizes: dict[int, int] = {}
 
     def all_gather(tensors: Sequence[Tensor], axes: Sequence[str], dims: Sequence[int]) -> Future:
@@ -90,9 +100,14 @@ def watched(ops: RankOps) -> Iterator[GatheredBytes]:
             counter.arrived(size, results)
         return results
 
+    def unpack_counted(packed: Tensor, *arguments: Any, **options: Any) -> Sequence[Tensor]:
+        results = unpack(packed, *arguments, **options)
+        counter.unpacked(packed, results)
+        return results
+
     replaced: Any = ops
-    replaced.all_gather, replaced.wait = all_gather, wait_for
+    replaced.all_gather, replaced.wait, replaced.unpack = all_gather, wait_for, unpack_counted
     try:
         yield counter
     finally:
-        del replaced.all_gather, replaced.wait
+        del replaced.all_gather, replaced.wait, replaced.unpack

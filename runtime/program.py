@@ -87,6 +87,7 @@ class Op:
     A collective that moves state says what: `members` are the parameters (or gradients) by name, in the order of their
     bytes; `member_bytes` how many of the operands' bytes are each one's, padding not counted; `bucket` is the name of
     the bucket, empty where it is none. Its wait has them too. They are for reports and mean nothing to who runs it.
+    `unit` is the FSDP unit of a collective: gathers of several units are never made one.
     """
 
     target: str
@@ -98,6 +99,7 @@ class Op:
     phase: str = ""
     location: str = ""
     bucket: str = ""
+    unit: str = ""
     members: tuple[str, ...] = ()
     member_bytes: tuple[int, ...] = ()
 

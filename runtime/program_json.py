@@ -150,8 +150,8 @@ def _encode_op(op: Op) -> dict[str, Any]:
     if op.results:
         encoded["results"] = list(op.results)
         encoded["types"] = [_encode_type(type_) for type_ in op.types]
-    texts = (("module", op.module), ("phase", op.phase), ("location", op.location), ("bucket", op.bucket))
-    for key, text in texts:
+    for key in ("module", "phase", "location", "bucket", "unit"):
+        text = getattr(op, key)
         if text:
             encoded[key] = text
     if op.members:
@@ -172,6 +172,7 @@ def _decode_op(encoded: Any) -> Op:
         phase=str(encoded.get("phase", "")),
         location=str(encoded.get("location", "")),
         bucket=_text(encoded, "bucket"),
+        unit=_text(encoded, "unit"),
         members=tuple(_listed(encoded, "members", str)),
         member_bytes=tuple(_listed(encoded, "member_bytes", int)),
     )

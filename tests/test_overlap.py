@@ -121,6 +121,45 @@ def test_results_are_kept_bitwise(name: str, mesh: str) -> None:
             assert torch.equal(buffer, after.buffers[key]), (options, key)
 
 
+BUCKETS = "hp-bucket-collectives{by=module}"
+COMBINED = {
+    "module": f"{BUCKETS},hp-overlap-collectives{{prefetch=2}}",
+    "size": "hp-bucket-collectives{by=size cap-mb=0.001},hp-overlap-collectives{prefetch=2}",
+    "fused afterwards": f"hp-overlap-collectives{{prefetch=2}},{BUCKETS}",
+    "then flat": f"{BUCKETS},hp-overlap-collectives{{prefetch=2}},hp-expand-buckets{{layout=flat}}",
+    "then packed": f"{BUCKETS},hp-overlap-collectives{{prefetch=2}},hp-expand-buckets{{layout=packed}}",
+    "behind flat": f"{BUCKETS},hp-expand-buckets{{layout=flat}},hp-overlap-collectives{{prefetch=2}}",
+    "behind packed": f"{BUCKETS},hp-expand-buckets{{layout=packed}},hp-overlap-collectives{{prefetch=2}}",
+}
+
+
+@pytest.mark.parametrize("mesh", ("dp2", "dp3", "hsdp2x2"))
+@pytest.mark.parametrize("name", (*FEW, "uneven", "ignored"))
+def test_results_are_kept_bitwise_with_buckets(name: str, mesh: str) -> None:
+    batch = BY_NAME[name].data(2 * MESHES[mesh][2], torch.float64)
+    state = captured(name, 2).state
+    module = sharded(name, mesh)
+    before = hpir.simulate(to_program(module.clone()), state, batch)
+    for pipeline in COMBINED.values():
+        moved = hpir.run_passes(module.clone(), f"{pipeline},hp-verify-level")
+        after = hpir.simulate(to_program(moved), state, batch, check_types=True)
+        assert torch.equal(before.loss, after.loss)
+        for key, gradient in before.grads.items():
+            assert torch.equal(gradient, after.grads[key]), (pipeline, key)
+
+
+@pytest.mark.parametrize("layout", ("flat", "packed"))
+def test_expanded_buckets_are_moved_as_buckets_are(layout: str) -> None:
+    overlap, expand = "hp-overlap-collectives{prefetch=2}", f"hp-expand-buckets{{layout={layout}}}"
+    module = hpir.run_passes(sharded("rotary", "dp2"), BUCKETS)
+    orders = []
+    for pipeline in (f"{overlap},{expand}", f"{expand},{overlap}"):
+        moved = hpir.run_passes(module.clone(), pipeline)
+        # All but what puts shards into shape.
+        orders.append([op.name for op in ops_of(moved) if op.name.startswith(("hp.a", "hp.r", "hp.w", "torch.aten"))])
+    assert orders[0] == orders[1]
+
+
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("name", NAMES)
 def test_running_it_again_changes_nothing(name: str, mesh: str) -> None:

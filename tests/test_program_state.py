@@ -29,6 +29,7 @@ GATHER = Op(
     bucket="layers.0",
     members=("a", "b"),
     member_bytes=(16, 16),
+    unit="layers.0",
 )
 
 
@@ -54,10 +55,10 @@ def test_buckets_and_places_come_back(tmp_path: Path) -> None:
 
 
 def test_what_is_absent_is_not_written(tmp_path: Path) -> None:
-    plain = replace(GATHER, bucket="", members=(), member_bytes=())
+    plain = replace(GATHER, bucket="", members=(), member_bytes=(), unit="")
     program_of(parameter("a", 0, ""), parameter("b", 0, ""), ops=(plain,)).save(tmp_path)
     text = (tmp_path / "program.json").read_text()
-    assert not [key for key in ("bucket", "members", "member_bytes", "buffer", "offset") if f'"{key}"' in text]
+    assert not [key for key in ("bucket", "members", "member_bytes", "unit", "buffer", "offset") if f'"{key}"' in text]
 
 
 def test_the_digest_depends_on_them() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -72,16 +73,11 @@ def test_what_does_not_belong_together_is_left_alone(builder: FunctionBuilder) -
     assert coalesce(function) is function
 
 
-def test_gathers_that_are_started_ahead_for_different_uses_stay_apart() -> None:
-    f = FunctionBuilder("main", MESH)
-    a, b, c, d = (f.argument(f"a{number}", (4, 4), sharding=(("dp",), ())) for number in range(4))
-    first, second, third = (f.all_gather(value, axes=("dp",), dims=(0,)) for value in (a, b, c))
-    f.result(f.wait(first))
-    f.result(f.wait(second))
-    fourth = f.all_gather(d, axes=("dp",), dims=(0,))
-    f.result(f.wait(third))
-    f.result(f.wait(fourth))
-    assert [len(op.args) for op in coalesce(f.build()).ops if op.target == "hp.all_gather"] == [2, 1, 1]
+def test_gathers_of_several_units_stay_apart() -> None:
+    function = gathers(("dp",), ("dp",), ("dp",)).build()
+    ops = [replace(op, unit=unit) for op, unit in zip(function.ops[:3], ("a", "a", "b"), strict=True)]
+    apart = replace(function, ops=(*ops, *function.ops[3:]))
+    assert [len(op.args) for op in coalesce(apart).ops if op.target == "hp.all_gather"] == [2, 1]
 
 
 def test_kinds_reductions_and_unused_futures_are_told_apart() -> None:
