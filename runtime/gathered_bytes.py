@@ -82,7 +82,7 @@ def watched(ops: RankOps) -> Iterator[GatheredBytes]:
         ops: of the rank.
     """
     counter = GatheredBytes()
-    gather, wait, unpack = ops.all_gather, ops.wait, ops.unpack
+    gather, wait, unpack, unpack_arrival = ops.all_gather, ops.wait, ops.unpack, ops.unpack_arrival
     sizes: dict[int, int] = {}
 
     def all_gather(tensors: Sequence[Tensor], axes: Sequence[str], dims: Sequence[int]) -> Future:
@@ -105,9 +105,17 @@ def watched(ops: RankOps) -> Iterator[GatheredBytes]:
         counter.unpacked(packed, results)
         return results
 
+    def unpack_arrival_counted(future: Future, *arguments: Any, **options: Any) -> list[Tensor]:
+        size = sizes.pop(id(future), None)
+        results = unpack_arrival(future, *arguments, **options)
+        if size is not None:
+            counter.arrived(size, results)
+        return results
+
     replaced: Any = ops
-    replaced.all_gather, replaced.wait, replaced.unpack = all_gather, wait_for, unpack_counted
+    replaced.all_gather, replaced.wait = all_gather, wait_for
+    replaced.unpack, replaced.unpack_arrival = unpack_counted, unpack_arrival_counted
     try:
         yield counter
     finally:
-        del replaced.all_gather, replaced.wait, replaced.unpack
+        del replaced.all_gather, replaced.wait, replaced.unpack, replaced.unpack_arrival
