@@ -17,7 +17,6 @@ from torch import Tensor
 
 from ..errors import PlanError, RuntimeFault
 from ..packed_layout import BYTES, PackedLayout
-from . import torch_compat
 from .operators import torch_dtype
 from .program import Op
 
@@ -103,18 +102,14 @@ class Packing:
         base = first.data_ptr() - origin
         for number, start in self._starts:
             tensor = tensors[number]
-            if (
-                tensor.data_ptr() != base + start
-                or not tensor.is_contiguous()
-                or not torch_compat.share_storage(first, tensor)
-            ):
+            if tensor.data_ptr() != base + start or not tensor.is_contiguous():
                 return None
         if self._complex and any(tensor.is_conj() for tensor in tensors):
             return None
         width = self.dtype.itemsize
         offset = first.storage_offset() * first.dtype.itemsize - origin
         if offset < 0 or offset + self.numel * width > first.untyped_storage().nbytes():
-            return None  # the padding at the end is of somebody else, or of nobody
+            return None  # not all of it is in the storage of the first: the padding at the end, or another member
         if self._bytes:
             first = first.view(-1).view(torch.uint8)
         return torch.as_strided(first, (self.numel,), (1,), offset // width)

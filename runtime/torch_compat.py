@@ -140,11 +140,6 @@ def storage_id(tensor: Tensor) -> int:
     return int(cast(Any, tensor.untyped_storage())._cdata)
 
 
-def share_storage(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors lie in one storage; faster than to compare `storage_id`."""
-    return bool(cast(Any, torch._C)._is_alias_of(one, other))
-
-
 @contextlib.contextmanager
 def without_onednn() -> Iterator[None]:
     """Switch off the CPU's oneDNN operators within the block."""
