@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .markup import Markup, element, joined
 from .memory import Memory, Point
-from .scene import COMPUTE, Row
+from .scene import COMPUTE, Bar, Row
 from .storages import CATEGORIES
 from .units import show_size, show_time, size_ticks, size_unit, ticks, time_unit
 
@@ -23,6 +23,7 @@ _ROW_GAP = 12
 _TITLE_HEIGHT = 18
 _AXIS_HEIGHT = 36
 _LETTER = 6.2
+_LEAST_COVER = 0.15
 _MEMORY_HEIGHT = 240
 
 DIMENSIONS = {
@@ -30,6 +31,7 @@ DIMENSIONS = {
     "gutter": GUTTER,
     "plot": PLOT,
     "letter": _LETTER,
+    "least_cover": _LEAST_COVER,
     "title_height": _TITLE_HEIGHT,
     "compute_height": _COMPUTE_HEIGHT,
     "lane_height": _LANE_HEIGHT,
@@ -74,7 +76,7 @@ def timeline_chart(rows: Sequence[Row], seconds: float, title: str) -> Markup:
                 element("text", lane.name, x=GUTTER - 8, y=y + height / 2 + 4, class_="lane-name", text_anchor="end")
             )
             inner.append(element("rect", x=GUTTER, y=y, width=PLOT, height=height, class_="lane-back"))
-            bars = joined(_bar(bar.begin, bar.end, bar.look, bar.label, bar.text, seconds, height) for bar in lane.bars)
+            bars = joined(_bar(bar, seconds, height) for bar in lane.bars)
             inner.append(
                 element(
                     "svg",
@@ -106,16 +108,17 @@ def timeline_chart(rows: Sequence[Row], seconds: float, title: str) -> Markup:
     )
 
 
-def _bar(begin: float, end: float, look: str, label: str, text: str, seconds: float, height: float) -> Markup:
-    x = PLOT * begin / seconds if seconds else 0.0
-    width = max(0.4, PLOT * (end - begin) / seconds) if seconds else 0.4
-    shown = element("title", text)
-    # Between bars that are wide enough for it is a gap.
+def _bar(bar: Bar, seconds: float, height: float) -> Markup:
+    x = PLOT * bar.begin / seconds if seconds else 0.0
+    width = max(0.4, PLOT * (bar.end - bar.begin) / seconds) if seconds else 0.4
+    # Between bars that are wide enough for it is a gap; what is there at times only is less high.
     drawn = width - 0.6 if width > 3 else width
-    bar = element("rect", shown, x=x, y=0, width=drawn, height=height, class_=f"bar {look}")
-    if not label or width < _LETTER * len(label) + 6:
-        return bar
-    return joined([bar, element("text", label, x=x + 4, y=height / 2 + 4, class_="bar-label")])
+    high = height * max(_LEAST_COVER, bar.cover)
+    shown = element("title", bar.text)
+    rect = element("rect", shown, x=x, y=height - high, width=drawn, height=high, class_=f"bar {bar.look}")
+    if not bar.label or width < _LETTER * len(bar.label) + 6:
+        return rect
+    return joined([rect, element("text", bar.label, x=x + 4, y=height / 2 + 4, class_="bar-label")])
 
 
 def memory_bins(memory: Memory, seconds: float, bins: int) -> list[Point]:

@@ -46,19 +46,47 @@
     return group;
   }
 
+  // Neighbours too short to be seen, together, as the page does it without a script.
+  function together(group) {
+    if (group.length === 1) return group[0];
+    const times = new Map();
+    for (const [begin, end, look, , , cover] of group) times.set(look, (times.get(look) || 0) + (end - begin) * cover);
+    const [look] = [...times].reduce((most, each) => (each[1] > most[1] ? each : most));
+    const begin = group[0][0], end = group.at(-1)[1];
+    const busy = [...times.values()].reduce((sum, time) => sum + time, 0);
+    const first = group.find((bar) => bar[2] === look);
+    const bar = [begin, end, look, "", `${group.length} parts; the first: ${first[4]}`, Math.min(1, busy / (end - begin))];
+    bar.parts = group;
+    return bar;
+  }
+
+  function condensed(bars) {
+    const least = (to - from) / plot, made = [];
+    let group = [];
+    const flush = () => { if (group.length) made.push(together(group)); group = []; };
+    for (const bar of bars) {
+      const [begin, end] = bar;
+      if (end < from || begin > to) continue;
+      if (end - begin >= least || (group.length && begin - group.at(-1)[1] > least)) flush();
+      if (end - begin >= least) { made.push(bar); continue; }
+      group.push(bar);
+      if (end - group[0][0] >= least) flush();
+    }
+    flush();
+    return made;
+  }
+
   function fill(lane, height) {
-    const inner = document.createDocumentFragment();
-    let covered = -1;
-    lane.bars.forEach((bar, number) => {
-      const [begin, end, look, label, text] = bar;
-      if (end < from || begin > to) return;
+    const inner = document.createDocumentFragment(), drawn = condensed(lane.bars);
+    drawn.forEach((bar, number) => {
+      const [begin, end, look, label, text, cover] = bar;
       const left = Math.max(place(begin), -2), right = Math.min(place(end), plot + 2);
-      // What would be drawn within a part of a pixel that is drawn already cannot be seen.
-      if (right <= covered + 0.25 && bar !== chosen) return;
-      covered = Math.max(covered, right);
-      const width = Math.max(0.4, right - left);
-      const look_ = `bar ${look}${bar === chosen ? " chosen" : ""}`;
-      const rect = make("rect", { x: round(left), y: 0, width: round(width > 3 ? width - 0.6 : width), height, class: look_ });
+      const width = Math.max(0.4, right - left), high = height * Math.max(data.least_cover, cover);
+      const marked = bar === chosen || (bar.parts && bar.parts.includes(chosen));
+      const rect = make("rect", {
+        x: round(left), y: round(height - high), width: round(width > 3 ? width - 0.6 : width), height: round(high),
+        class: `bar ${look}${marked ? " chosen" : ""}`,
+      });
       rect.append(make("title", {}, text));
       rect.dataset.bar = number;
       inner.append(rect);
@@ -66,7 +94,7 @@
         inner.append(make("text", { x: round(Math.max(left, 0) + 4), y: height / 2 + 4, class: "bar-label" }, label));
       }
     });
-    return inner;
+    return [inner, drawn];
   }
 
   function draw() {
@@ -83,8 +111,9 @@
         parts.push(make("text", name, lane.name));
         parts.push(make("rect", { x: gutter, y, width: plot, height, class: "lane-back" }));
         const inner = make("svg", { x: gutter, y, width: plot, height, class: "lane" });
-        inner.append(fill(lane, height));
-        boxes.push([inner, lane]);
+        const [bars, drawn] = fill(lane, height);
+        inner.append(bars);
+        boxes.push([inner, lane, drawn]);
         parts.push(inner);
         y += height + data.lane_gap;
       });
@@ -167,7 +196,7 @@
   function barOf(node) {
     const lane = node.closest ? node.closest("svg.lane") : null;
     const box = boxes.find(([inner]) => inner === lane);
-    return box && node.dataset.bar !== undefined ? box[1].bars[Number(node.dataset.bar)] : null;
+    return box && node.dataset.bar !== undefined ? box[2][Number(node.dataset.bar)] : null;
   }
   chart.addEventListener("dblclick", (event) => zoom(0.4, time(event)));
 

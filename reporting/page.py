@@ -175,7 +175,10 @@ def _script_data(all_rows: Sequence[Row], shown: Sequence[int], seconds: float) 
                 "source": row.source,
                 "ranks": _ranges(row.ranks),
                 "lanes": [
-                    {"name": lane.name, "bars": [[b.begin, b.end, b.look, b.label, b.text] for b in lane.bars]}
+                    {
+                        "name": lane.name,
+                        "bars": [[b.begin, b.end, b.look, b.label, b.text, round(b.cover, 3)] for b in lane.bars],
+                    }
                     for lane in row.lanes
                 ],
             }

@@ -19,6 +19,7 @@ class Bar:
         look: the class it is drawn in.
         label: a few words to stand in it.
         text: what there is to say of it.
+        cover: which part of the time something is there; less than 1 where gaps were put together too.
     """
 
     begin: float
@@ -26,6 +27,7 @@ class Bar:
     look: str
     label: str
     text: str
+    cover: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,9 @@ def _together(group: Sequence[Bar]) -> Bar:
     begin, end = group[0].begin, group[-1].end
     label = common_module([bar.label for bar in group if bar.label])
     first = next(bar.text for bar in group if bar.look == look)
-    return Bar(begin, end, look, label, f"{len(group)} parts, {show_time(end - begin)}; the first: {first}")
+    busy = sum(looks.values())
+    text = f"{len(group)} parts, {show_time(busy)} of {show_time(end - begin)}; the first: {first}"
+    return Bar(begin, end, look, label, text, min(1.0, busy / (end - begin)) if end > begin else 1.0)
 
 
 def common_module(names: Sequence[str]) -> str:

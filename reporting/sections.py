@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from . import charts
 from .markup import Markup, element, joined, table
+from .memory import Held
 from .report import RankReport, Report
 from .scene import spelled
 from .storages import CATEGORIES
@@ -39,15 +41,15 @@ def _memory(report: Report, rank: RankReport) -> Markup:
         for name, size in zip(CATEGORIES, memory.peak.held, strict=True)
         if size
     ]
+    held = memory.alive if len(memory.alive) <= _LISTED else alike(memory.alive)
     alive = [
-        (held.module or "(no module)", held.category, show_size(held.size), f"{held.tensors:,}")
-        for held in memory.alive[:_LISTED]
+        (each.module or "(no module)", each.category, show_size(each.size), f"{each.tensors:,}")
+        for each in held[:_LISTED]
     ]
-    rest = memory.alive[_LISTED:]
+    rest = held[_LISTED:]
     if rest:
-        alive.append(
-            (f"{len(rest):,} more", "", show_size(sum(h.size for h in rest)), f"{sum(h.tensors for h in rest):,}")
-        )
+        size, tensors = sum(each.size for each in rest), sum(each.tensors for each in rest)
+        alive.append((f"{len(rest):,} more", "", show_size(size), f"{tensors:,}"))
     return element(
         "section",
         element("h2", "Memory"),
@@ -75,6 +77,23 @@ def _memory(report: Report, rank: RankReport) -> Markup:
             class_="columns",
         ),
     )
+
+
+def alike(alive: Sequence[Held]) -> list[Held]:
+    """Return what modules of one kind hold together: ``layers.*.up`` stands for that of all layers."""
+    found: dict[tuple[str, str], list[Held]] = {}
+    for held in alive:
+        found.setdefault((held.category, re.sub(r"(?<![^.])\d+(?![^.])", "*", held.module)), []).append(held)
+    together = [
+        Held(
+            category,
+            module if len(group) > 1 else group[0].module,
+            sum(held.size for held in group),
+            sum(held.tensors for held in group),
+        )
+        for (category, module), group in found.items()
+    ]
+    return sorted(together, key=lambda held: -held.size)
 
 
 def _meter(part: float, look: str) -> Markup:
@@ -113,6 +132,7 @@ def _communication(rank: RankReport) -> Markup:
 def _exposed(rank: RankReport) -> Markup:
     exposed = [each for each in rank.exposures if each.exposed > 0]
     total = sum(each.exposed for each in exposed)
+    most = max((each.exposed for each in exposed), default=0.0)
     lines = [
         (
             each.transfer.name or "(no name)",
@@ -123,7 +143,7 @@ def _exposed(rank: RankReport) -> Markup:
             show_size(each.transfer.size),
             show_time(each.seconds),
             show_time(each.exposed),
-            joined([_meter(each.exposed / total, "wait")]),
+            joined([_meter(each.exposed / most, "wait")]),
         )
         for each in exposed[:_LISTED]
     ]
@@ -140,7 +160,7 @@ def _exposed(rank: RankReport) -> Markup:
                 "",
                 "",
                 show_time(more),
-                joined([_meter(more / total, "wait")]),
+                joined([_meter(min(1.0, more / most), "wait")]),
             )
         )
     heads = [
