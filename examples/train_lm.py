@@ -1,8 +1,8 @@
 """Train a 5 M parameter language model on real source code, fully sharded over local processes.
 
 The same training runs in one process with plain torch beside it; the two loss curves must be the same. Run it with
-``make demo``. It leaves in ``out/demo``: the step as IR before and after the FSDP pass, the torch code of rank 0, and
-the loss curves as a picture.
+``make demo``. It leaves in ``out/demo``: the step as IR before and after the FSDP pass, the Program, the torch code of
+rank 0, the loss curves as a picture, and a page about what a step takes.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def train_sharded(steps: int, ranks: int, rows: int, progress: Progress) -> list
 
 
 def write_representations(folder: Path, ranks: int, rows: int) -> None:
-    """Write the step before and after the pass, and the torch code that rank 0 runs."""
+    """Write the step before and after the pass, the Program, and the torch code that rank 0 runs."""
     from hpir.runtime.python_text import to_python
 
     model = build_model()
@@ -117,10 +117,23 @@ def write_representations(folder: Path, ranks: int, rows: int) -> None:
     exported.save(folder / "step.mlir")
     program = hpir.compile_program(exported, plan(ranks))
     (folder / "step.fsdp.mlir").write_text(program.text)
+    program.save(folder / "program")
     (folder / "rank0.py").write_text(to_python(program, rank=0))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     joint, sharded = ((folder / name).read_text().count(" = ") for name in ("step.mlir", "step.fsdp.mlir"))
     print(f"{parameters / 1e6:.1f} M parameters; the step is {joint} ops, {sharded} after the passes")
+
+
+def write_report(folder: Path, ranks: int, rows: int) -> None:
+    """Run three steps of the Program, recorded, and write the page that shows them beside what they should take."""
+    from hpir.runtime.local_ranks import train_local
+    from hpir.tools.hp_report import run
+
+    batch = global_batch(standard_library_bytes(), 0, ranks * rows, LENGTH)
+    model = build_model()
+    state = {**model.state_dict(), **dict(model.named_buffers())}
+    train_local(folder / "program", state, batch, steps=3, profile=folder / "profile")
+    run([str(folder / "program"), "--device=cpu", f"--run={folder / 'profile'}", f"--output={folder / 'report.html'}"])
 
 
 def draw(folder: Path, alone: list[float], sharded: list[float], ranks: int) -> None:
@@ -155,9 +168,11 @@ def main() -> int:
         sharded = train_sharded(options.steps, options.ranks, options.rows, progress)
         alone = train_alone(options.steps, options.ranks, options.rows, progress)
     draw(options.out, alone, sharded, options.ranks)
+    write_report(options.out, options.ranks, options.rows)
     difference = max(abs(a - b) / abs(a) for a, b in zip(alone, sharded, strict=True))
     print(f"loss {sharded[0]:.4f} -> {sharded[-1]:.4f} in {options.steps} steps")
-    print(f"written to {options.out}: step.mlir, step.fsdp.mlir, rank0.py, loss.png")
+    print(f"written to {options.out}: step.mlir, step.fsdp.mlir, program, rank0.py, loss.png")
+    print(f"where the time and the memory of a step go: open {options.out / 'report.html'} in a browser")
     print(f"maximal loss difference to the one-process run: {difference:.2e} (relative)")
     return 0 if difference <= 1e-4 else 1
 

@@ -13,8 +13,8 @@ from ..runtime.blocks import STARTS
 from ..runtime.coalescing import coalesce_program
 from ..runtime.program import Function, Op, Program, TensorType
 from ..runtime.python_text import reachable_functions
+from .names import lane_name, transfer_name
 from .segments import transferred_bytes, value_types
-from .simulated import lane_name, transfer_name
 from .timeline import Block, RankTimeline, Timeline, Transfer
 
 _SCHEMA = 1

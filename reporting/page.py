@@ -84,8 +84,8 @@ def _tiles(report: Report) -> Markup:
     stages = len(report.ranks)
     tiles = [
         _tile("step", "Step, simulated", show_time(step), f"compute {show_time(busiest.timeline.busy())}"),
-        _tile("exposed", "Exposed communication", show_time(report.exposed), f"{exposed} of the step"),
-        _tile("peak", "Peak memory", show_size(peak.total), f"at {show_time(peak.begin)}, per rank"),
+        _tile("exposed", "Exposed", show_time(report.exposed), f"communication, {exposed}"),
+        _tile("peak", "Peak memory", show_size(peak.total), f"per rank, at {show_time(peak.begin)}"),
         _tile("launches", "Launches per step", f"{max(rank.launches for rank in report.ranks):,}", "per rank"),
         _tile("sent", "Sent per step", show_size(sent), "per rank"),
         _tile(

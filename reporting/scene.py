@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from .names import common_module
 from .timeline import RankTimeline, Timeline, Transfer, merged
 from .units import show_count, show_ranks, show_size, show_time
 
@@ -148,16 +149,3 @@ def _together(group: Sequence[Bar]) -> Bar:
     busy = sum(looks.values())
     text = f"{len(group)} parts, {show_time(busy)} of {show_time(end - begin)}; the first: {first}"
     return Bar(begin, end, look, label, text, min(1.0, busy / (end - begin)) if end > begin else 1.0)
-
-
-def common_module(names: Sequence[str]) -> str:
-    """Return the innermost module that several are within: ``layers.0`` of ``layers.0.up`` and ``layers.0.down``."""
-    if not names:
-        return ""
-    paths = [name.split(".") for name in names]
-    common = 0
-    for parts in zip(*paths, strict=False):
-        if len(set(parts)) > 1:
-            break
-        common += 1
-    return ".".join(paths[0][:common])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from . import charts
 from .markup import Markup, element, joined, table
 from .memory import Held
+from .names import numbers_left_out
 from .report import RankReport, Report
 from .scene import spelled
 from .storages import CATEGORIES
+from .timeline import exposures
 from .units import show_count, show_part, show_ranks, show_size, show_time
 
 _LISTED = 12
@@ -25,7 +26,7 @@ def legend(items: Sequence[tuple[str, str]]) -> Markup:
 
 def rank_section(report: Report, rank: RankReport, several: bool) -> Markup:
     """Return what is said of ranks that do the same; `several` says that there are others."""
-    parts = [_memory(report, rank), _communication(rank), _exposed(rank), _buckets(rank)]
+    parts = [_memory(report, rank), _communication(rank), _exposed(report, rank), _buckets(rank)]
     if not several:
         return joined(parts)
     summary = element("summary", f"Memory and communication of {show_ranks(rank.timeline.ranks)}")
@@ -83,7 +84,7 @@ def alike(alive: Sequence[Held]) -> list[Held]:
     """Return what modules of one kind hold together: ``layers.*.up`` stands for that of all layers."""
     found: dict[tuple[str, str], list[Held]] = {}
     for held in alive:
-        found.setdefault((held.category, re.sub(r"(?<![^.])\d+(?![^.])", "*", held.module)), []).append(held)
+        found.setdefault((held.category, numbers_left_out(held.module)), []).append(held)
     together = [
         Held(
             category,
@@ -129,10 +130,12 @@ def _communication(rank: RankReport) -> Markup:
     return element("section", element("h2", "Communication by mesh axis"), found)
 
 
-def _exposed(rank: RankReport) -> Markup:
+def _exposed(report: Report, rank: RankReport) -> Markup:
     exposed = [each for each in rank.exposures if each.exposed > 0]
     total = sum(each.exposed for each in exposed)
     most = max((each.exposed for each in exposed), default=0.0)
+    run = report.measured.of(rank.timeline.ranks[0]) if report.measured else None
+    measured = {each.place: each.exposed for each in exposures(run)} if run else {}
     lines = [
         (
             each.transfer.name or "(no name)",
@@ -144,25 +147,18 @@ def _exposed(rank: RankReport) -> Markup:
             show_time(each.seconds),
             show_time(each.exposed),
             joined([_meter(each.exposed / most, "wait")]),
+            *([show_time(measured[each.place]) if each.place in measured else ""] if run else []),
         )
         for each in exposed[:_LISTED]
     ]
     rest = exposed[_LISTED:]
     if rest:
         more = sum(each.exposed for each in rest)
-        lines.append(
-            (
-                f"{len(rest):,} more",
-                "",
-                "",
-                "",
-                f"{sum(each.runs for each in rest):,}",
-                "",
-                "",
-                show_time(more),
-                joined([_meter(min(1.0, more / most), "wait")]),
-            )
-        )
+        runs, size = f"{sum(each.runs for each in rest):,}", ""
+        known = show_time(sum(measured.get(each.place, 0.0) for each in rest))
+        meter = joined([_meter(min(1.0, more / most), "wait")])
+        row = (f"{len(rest):,} more", "", "", "", runs, size, "", show_time(more), meter)
+        lines.append((*row, known) if run else row)
     heads = [
         ("what", False),
         ("kind", False),
@@ -173,13 +169,17 @@ def _exposed(rank: RankReport) -> Markup:
         ("under way", True),
         ("exposed", True),
         ("", False),
+        *([(f"measured on rank {run.ranks[0]}", True)] if run else []),
     ]
     text = (
-        f"Compute stands still for {show_time(total)} of the step "
+        f"Compute stands still for {show_time(total)} of the simulated step "
         f"({show_part(total, rank.timeline.end)}), waiting for {len(exposed)} of {len(rank.exposures)} operations."
         if exposed
-        else "No communication is exposed: compute never waits."
+        else "No communication is exposed in the simulated step: compute never waits."
     )
+    if run:
+        waited = f"{show_time(run.exposed())} ({show_part(run.exposed(), run.end)})"
+        text += f" Rank {run.ranks[0]} of the run waited for {waited}."
     parts = [table("Those waited for the longest", heads, lines)] if lines else []
     return element("section", element("h2", "Exposed communication"), element("p", text, class_="note"), *parts)
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 from ..costs import Costs
 from ..errors import RuntimeFault
-from ..runtime.program import Op, Program
+from ..runtime.program import Program
+from .names import lane_name, transfer_name
 from .segments import Communication, Segment, SegmentedProgram
 from .timeline import Block, RankTimeline, Timeline, Transfer
 
@@ -29,25 +30,6 @@ def simulate_timeline(segments: SegmentedProgram) -> Timeline:
         RuntimeFault: the ranks wait for each other and none can go on.
     """
     return _Simulation(segments).run()
-
-
-def transfer_name(op: Op) -> str:
-    """Return what people call the communication that an op starts: its bucket, what it moves, or its module."""
-    if op.bucket:
-        return op.bucket
-    if op.members:
-        more = len(op.members) - 1
-        return op.members[0] + (f" and {more} more" if more else "")
-    return op.module
-
-
-def lane_name(op: Op) -> str:
-    """Return the communication lane of an op that starts communication: a group's, or that of one rank to another."""
-    if "peer" in op.kwargs:
-        return f"{op.kwargs['axis']} {'to' if op.target == 'hp.send' else 'from'} {op.kwargs['peer']}"
-    listed, coordinates = op.kwargs["axes"], op.kwargs.get("coordinates")
-    axes = ", ".join(map(str, listed)) if isinstance(listed, tuple) else ""
-    return f"{axes} {list(coordinates)}" if isinstance(coordinates, tuple) else axes
 
 
 @dataclass(slots=True)

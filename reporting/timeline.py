@@ -154,6 +154,11 @@ class Exposure:
     seconds: float
     exposed: float
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """The function, and which op there."""
+        return self.transfer.function, self.transfer.op
+
 
 def exposures(timeline: RankTimeline) -> list[Exposure]:
     """Return the communication ops of a rank, those that compute waited for the longest first."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ..costs import tensor_bytes, traffic
 from ..runtime.program import COLLECTIVES, Op
+from .names import transfer_name
 from .segments import Communication, Segment, SegmentedProgram, value_types
-from .simulated import transfer_name
 from .timeline import RankTimeline
 
 

@@ -98,9 +98,9 @@ class Recorder:
             "blocks": [[function, block.kind, block.first, block.last] for function, block in self.table],
             "times": [list(span) for span in self._spans],
         }
-        make_profile_folder(folder)
         file = Path(folder) / f"rank{rank}.json"
         try:
+            file.parent.mkdir(parents=True, exist_ok=True)
             scratch = file.with_name(file.name + ".partial")
             scratch.write_text(json.dumps(encoded, separators=(",", ":")), encoding="utf-8")
             scratch.replace(file)
@@ -110,12 +110,14 @@ class Recorder:
 
 
 def make_profile_folder(folder: str | Path) -> None:
-    """Make the folder that ranks write their files to.
+    """Make the folder that ranks write their files to; those of an earlier run go.
 
     Raises:
         RuntimeFault: it cannot be made.
     """
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
+        for file in Path(folder).glob("rank*.json"):
+            file.unlink()
     except OSError as error:
         raise RuntimeFault(f"{folder}: cannot write a profile: {(error.strerror or str(error)).lower()}") from None

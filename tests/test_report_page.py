@@ -19,9 +19,10 @@ import hpir
 from hpir.mesh import Mesh
 from hpir.reporting.charts import memory_bins
 from hpir.reporting.memory import Memory, Point
+from hpir.reporting.names import common_module, numbers_left_out
 from hpir.reporting.page import write_page
 from hpir.reporting.report import Report, make_report
-from hpir.reporting.scene import Bar, common_module, condensed
+from hpir.reporting.scene import Bar, condensed
 from hpir.reporting.units import show_ranks, show_size, show_time, ticks
 from hpir.runtime.program import Op, Program
 
@@ -166,6 +167,8 @@ def test_modules_in_common() -> None:
     assert common_module(["layers.0.up", "layers.0.down"]) == "layers.0"
     assert common_module(["layers.0", "layers.01"]) == "layers"
     assert common_module(["a", "b"]) == common_module([]) == ""
+    assert numbers_left_out("layers.12.up.3") == "layers.*.up.*"
+    assert numbers_left_out("conv2d.w1") == "conv2d.w1"
 
 
 def test_memory_is_drawn_with_every_peak() -> None:
