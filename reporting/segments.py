@@ -90,6 +90,17 @@ def value_types(function: Function) -> dict[int, TensorType]:
     return types
 
 
+def lies_packed(op: Op, function: Function) -> bool:
+    """Return whether an op packs parameters that lie side by side in a buffer already: nothing is moved then."""
+    if op.target != "hp.pack" or op.kwargs.get("ranks") != 1:
+        return False
+    operands = list(op.operands())
+    if max(operands) >= len(function.arguments):
+        return False
+    buffers = {function.arguments[operand].buffer for operand in operands}
+    return len(buffers) == 1 and buffers != {""}
+
+
 def _segments(function: Function, mesh: Mesh, costs: Costs) -> tuple[Segment, ...]:
     types = value_types(function)
     segments: list[Segment] = []
@@ -107,6 +118,8 @@ def _segments(function: Function, mesh: Mesh, costs: Costs) -> tuple[Segment, ..
         else:
             seconds = 0.0
             for op in function.ops[block.first : block.last]:
+                if lies_packed(op, function):
+                    continue
                 operands = [types[value] for value in op.operands() if value in types]
                 results = [type_ for type_ in op.types if type_ is not None]
                 seconds += costs.estimate(op.target, operands, results)

@@ -15,7 +15,7 @@ from ..operator_costs import plain_name
 from ..runtime.blocks import STARTS
 from ..runtime.program import Function, Op, Program, Ref, private_accumulators
 from .layouts import Layouts
-from .segments import value_types
+from .segments import lies_packed, value_types
 
 CATEGORIES = ("state", "inputs", "gathered parameters", "activations", "gradients", "temporaries", "communication")
 """What memory is for, in the order that charts stack it."""
@@ -186,11 +186,23 @@ class _Analysis:
                 else self._fresh(number, op, value)
                 for arg, value in zip(sums, op.results, strict=True)
             ]
+        if op.target in ("hp.pack", "hp.unpack"):
+            return self._packed(number, op, operands)
         tensors = [value for value in operands if value in self.types]
         is_view = bool(tensors) and self._is_view(op, tensors[0])
         self.layouts.note(op, is_view)
         if is_view:
             return [self.behind[tensors[0]] for _ in op.results]
+        return [self._fresh(number, op, value) for value in op.results]
+
+    def _packed(self, number: int, op: Op, operands: list[int]) -> list[tuple[int, ...]]:
+        if op.target == "hp.pack":
+            if lies_packed(op, self.function):
+                return [tuple(storage for value in operands for storage in self.behind[value])]
+        elif op.kwargs.get("layout") == "flat":
+            # One piece of memory for all: the packed tensor's own, where its pieces lie as they should.
+            shared = self.behind[operands[0]] if op.kwargs.get("ranks") == 1 else self._fresh(number, op, operands[0])
+            return [shared for _ in op.results]
         return [self._fresh(number, op, value) for value in op.results]
 
     def _is_view(self, op: Op, operand: int) -> bool:

@@ -256,7 +256,7 @@ def test_the_guide_to_plans_has_every_key() -> None:
 def _texts() -> list[str]:
     """Return every text of the package, what is filled in at run time replaced by a null character."""
     texts = []
-    for folder in ("", "dialect", "ir_passes", "lowering", "runtime", "tools"):
+    for folder in ("", "dialect", "ir_passes", "lowering", "reporting", "runtime", "tools"):
         for file in (ROOT / folder).glob("**/*.py" if folder else "*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):

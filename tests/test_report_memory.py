@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -49,9 +50,10 @@ def simulated(program: Program, state: dict[str, Tensor], batch: dict[str, Tenso
     return held
 
 
-def model_program(name: str, microbatches: int) -> tuple[Program, dict[str, Tensor], dict[str, Tensor]]:
+def model_program(name: str, microbatches: int, **more: Any) -> tuple[Program, dict[str, Tensor], dict[str, Tensor]]:
     case = BY_NAME[name]
     plan = {
+        **more,
         "mesh": {"dp": 2},
         "data": {"axes": ["dp"], "microbatches": microbatches},
         "fsdp": {"axes": ["dp"], "units": list(case.units)},
@@ -80,6 +82,20 @@ def test_captured_models_are_the_simulators_op_by_op(name: str, microbatches: in
     held, expected = op_by_op(program), simulated(program, state, batch)
     assert len(held) == len(expected) > 20
     assert held == expected
+
+
+def test_buckets_are_the_simulators_op_by_op() -> None:
+    program, state, batch = model_program("tied", 2, buckets={"by": "module", "layout": "packed"})
+    assert any(op.target == "hp.unpack" for op in program.functions["stage0_step"].ops)
+    held = op_by_op(program)
+    assert held == simulated(program, state, batch)
+    # Shards that lie side by side are packed as they lie; the simulator has them apart, and copies.
+    flat, state, batch = model_program("tied", 1, buckets={"by": "module", "layout": "flat"})
+    ops = [op for name in ("stage0_step", "rank0") for op in flat.functions[name].ops if op.target != "call"]
+    points = list(zip(ops, op_by_op(flat), simulated(flat, state, batch), strict=True))
+    assert any(ours < theirs for op, ours, theirs in points if op.target == "hp.pack")
+    assert all(ours <= theirs for op, ours, theirs in points)
+    assert {op.target for op, ours, theirs in points if ours < theirs} == {"hp.pack", "hp.all_gather"}
 
 
 def test_a_peak_is_the_simulators() -> None:

@@ -55,12 +55,6 @@ def run(arguments: Sequence[str]) -> int:
     if not (options.output or options.json or options.trace):
         raise PlanError("nothing to write; name the page with -o, or use --json or --trace")
     from ..costs import DEFAULT_DEVICE, DEVICES, Costs
-    from ..reporting.measured import read_profile
-    from ..reporting.output import write_files
-    from ..reporting.page import write_page
-    from ..reporting.report import make_report, program_name
-    from ..reporting.trace import trace_events
-    from ..runtime.program import Program
 
     if options.costs and options.device:
         raise PlanError("--device: the costs file says which device it is for")
@@ -72,6 +66,13 @@ def run(arguments: Sequence[str]) -> int:
             raise PlanError(f"--device: no built-in rates for '{device}'{nearest(device, DEVICES)}")
         costs = Costs.built_in(device)
         costs_name = f"built in for {costs.device}"
+    from ..reporting.measured import read_profile
+    from ..reporting.output import write_files
+    from ..reporting.page import write_page
+    from ..reporting.report import make_report, program_name
+    from ..reporting.trace import trace_events
+    from ..runtime.program import Program
+
     program = Program.load(options.program, allow=options.allow)
     measured = read_profile(options.run, program) if options.run else None
     report = make_report(

@@ -25,3 +25,4 @@ config.environment["PATH"] = f"{tools}:{config.environment['PATH']}"
 config.environment["PYTHONDONTWRITEBYTECODE"] = "1"
 # Both spellings work in RUN lines.
 config.substitutions.append(("FileCheck", "filecheck"))
+config.substitutions.append(("%python", sys.executable))
