@@ -3,6 +3,21 @@
 The methods of `RankOps` are what generated code calls (as ``hp.all_gather(...)``). Those that may stand in a compiled
 function are made of torch operators alone and look at nothing but dtype and shape, so that they can be traced with FX
 proxies that have both.
+
+Streams and lifetimes on accelerators. Ops run on the current stream; a collective runs on its process group's stream,
+which first waits for what the current one was given before the start. The wait makes the current stream, not the host,
+wait for the collective. Nothing here calls ``record_stream``, because no memory can be given out too early:
+
+- A collective's operands and results: functional collectives are asynchronous ones (``asyncOp`` is true by default),
+  whose work holds both from the start until it is waited for (``stashed_for_allocator_safety_`` of ProcessGroupNCCL,
+  always on since torch 2.8); torch's registry of functional collectives holds the work until ``wait_tensor``. After
+  that all further use is ordered by the current stream, whose memory pool they are of. So it is safe to drop an operand
+  after the start, as generated code does at its last use, and memory is not held until some later event, as it would be
+  with ``record_stream``.
+- What an abandoned step started is waited for by `RankOps.abandon`.
+- Messages: what is sent is kept in `RankOps` until `drain`, what is received in the future, each until its work was
+  waited for.
+- Host memory of copies to the device: see `host_copies`.
 """
 
 from __future__ import annotations

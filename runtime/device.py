@@ -59,6 +59,13 @@ def rank_device(device_type: str | None = None) -> torch.device:
     return torch.device(kind, index)
 
 
+def numbered(device: torch.device) -> torch.device:
+    """Return a device as tensors on it say theirs is: ``cuda`` is the current one, such as ``cuda:0``."""
+    if device.type in ("cpu", "meta") or device.index is not None:
+        return device
+    return torch.device(device.type, torch.accelerator.current_device_index())
+
+
 def init_process_group(
     device_type: str | None = None,
     *,
@@ -99,6 +106,9 @@ def init_process_group(
     if address in ("127.0.0.1", "localhost", "::1"):
         # Otherwise gloo asks for the address of the host's name, which need not resolve.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform.startswith("linux") else "lo0")
+    if backend != "gloo" and "LOCAL_RANK" in os.environ:
+        # Before the backend's first message: it would take a device by the rank's number in the whole world.
+        torch.accelerator.set_device_index(_number("LOCAL_RANK", None, 0))
     try:
         dist.init_process_group(
             backend,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import RuntimeFault
 from .device import RankMesh
+from .host_copies import to_device
 from .random import mixed_seed
 from .shards import Owner, ParameterShard
 
@@ -160,7 +161,7 @@ def _equalise(
     for module, key in buffers.values():
         buffer = module._buffers[key]
         if buffer is not None:
-            module._buffers[key] = buffer = buffer.to(ranks.device).contiguous()
+            module._buffers[key] = buffer = to_device(buffer, ranks.device).contiguous()
             tensors.append((buffer, ()))
     if ranks.device_mesh is None:
         return

@@ -164,7 +164,7 @@ def _train(
     }
     recorder = Recorder(torch.device("cpu")) if profile is not None else None
     step = Step(program, model, constants=constants, backend=backend, allow=allow, recorder=recorder)
-    batch = nest_leaves({**_rows(program, rank, entry.arguments, loaded["batch"]), **program.static_inputs})
+    batch = nest_leaves({**rank_leaves(program, rank, entry.arguments, loaded["batch"]), **program.static_inputs})
     losses = []
     for _ in range(steps):
         begin = time.perf_counter()
@@ -207,7 +207,9 @@ def module_of(arguments: Iterable[Argument], state: Mapping[str, Tensor]) -> nn.
     return root
 
 
-def _rows(program: Program, rank: int, arguments: Iterable[Argument], leaves: Mapping[str, Any]) -> dict[str, Any]:
+def rank_leaves(
+    program: Program, rank: int, arguments: Iterable[Argument], leaves: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return this data rank's part of the global batch; what does not divide is left for the step to refuse."""
     count, position = program.mesh.count(program.data_axes), program.mesh.position(rank, program.data_axes)
     dims = {argument.name: argument.batch_dim for argument in arguments if argument.role == "input"}

@@ -45,6 +45,11 @@ class Recorder:
         self.table.append((function, block))
         return len(self.table) - 1
 
+    @property
+    def spans(self) -> list[tuple[int, float, float]]:
+        """The latest step: number of a block, and the seconds from the step's begin to the block's begin and end."""
+        return self._spans
+
     def start(self) -> None:
         """Begin a step, together with all ranks."""
         self._marks, self._times, self._spans = [], [], []

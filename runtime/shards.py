@@ -14,6 +14,7 @@ from ..errors import RuntimeFault
 from ..mesh import Mesh, shard_spans
 from . import torch_compat
 from .device import RankMesh
+from .host_copies import copy_into, to_device
 from .operators import tensor_type, torch_dtype
 from .program import Argument, TensorType
 from .shared_buffers import SharedBuffers
@@ -132,15 +133,15 @@ class ParameterShard:
                 full = torch.empty(self.full_shape, dtype=self.dtype, device=self.device)
             elif full.device == self.device:
                 return
-            self._replace(nn.Parameter(full.detach().to(self.device), requires_grad=requires_grad))
+            self._replace(nn.Parameter(to_device(full.detach(), self.device), requires_grad=requires_grad))
             return
         place = None if self._buffers is None else self._buffers.place(self.argument)
         if full is not None and not self.spans and place is None:
-            padded = full.detach().to(self.device).contiguous()
+            padded = to_device(full.detach(), self.device).contiguous()
         else:
             padded = torch.zeros(self.padded_shape, dtype=self.dtype, device=self.device) if place is None else place
             if full is not None:
-                self.trimmed(padded).copy_(self.piece(full.detach()))
+                copy_into(self.trimmed(padded), self.piece(full.detach()))
         self._padded = padded
         tensor = torch_compat.make_dtensor(self.trimmed(padded), self.spec)
         self._replace(nn.Parameter(tensor, requires_grad=requires_grad))

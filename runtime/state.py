@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from ..errors import RuntimeFault, nearest
 from . import torch_compat
 from .device import RankMesh
+from .host_copies import copy_into, to_device
 from .initialize import InitFunction, initialize_shards
 from .live_modules import LiveModules
 from .operators import tensor_type, torch_dtype
@@ -84,7 +85,7 @@ class ModelState:
             if buffer.is_meta:
                 missing.append(name)
             elif buffer.device != ranks.device:
-                module._buffers[key] = buffer.to(ranks.device)
+                module._buffers[key] = to_device(buffer, ranks.device)
         if made or missing:
             buffers = {name: self.buffers[name] for name in missing}
             initialize_shards(self.model, made, buffers, ranks, axes, seed=seed, init=init)
@@ -180,13 +181,13 @@ class ModelState:
                 if value.shape != target.shape:
                     raise RuntimeFault(f"'{name}': expected shape {list(target.shape)}, got: {list(value.shape)}")
                 if not isinstance(target, DTensor):
-                    target.copy_(value.full_tensor() if isinstance(value, DTensor) else value)
+                    copy_into(target, value.full_tensor() if isinstance(value, DTensor) else value)
                 elif isinstance(value, DTensor) and value.device_mesh == target.device_mesh:
                     moved = value.redistribute(target.device_mesh, target.placements)
-                    torch_compat.local_of(target).copy_(torch_compat.local_of(moved))
+                    copy_into(torch_compat.local_of(target), torch_compat.local_of(moved))
                 else:
                     full = value.full_tensor() if isinstance(value, DTensor) else value
-                    torch_compat.local_of(target).copy_(shards[name].piece(full))
+                    copy_into(torch_compat.local_of(target), shards[name].piece(full))
 
 
 def _parameter(
@@ -252,7 +253,7 @@ def _owner(name: str, model: nn.Module, kind: str, what: str) -> Owner:
 def _constant(argument: Argument, constants: Mapping[str, Tensor], device: torch.device) -> Tensor:
     for name in argument.names:
         if name in constants:
-            value = constants[name].detach().to(device)
+            value = to_device(constants[name].detach(), device)
             if tensor_type(value) != argument.type:
                 raise RuntimeFault(
                     f"constant '{name}': the Program was compiled for {argument.type}, got: {tensor_type(value)}"

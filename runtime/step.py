@@ -16,9 +16,10 @@ from ..errors import RuntimeFault, nearest
 from . import torch_compat
 from .build import OPERATOR_ERRORS, Executable
 from .collectives import RankOps
-from .device import RankMesh, init_process_group, rank_device, required_channels, required_groups
+from .device import RankMesh, init_process_group, numbered, rank_device, required_channels, required_groups
 from .gathered_bytes import GatheredBytes, watched
 from .gradients import clip_gradients
+from .host_copies import to_device
 from .initialize import InitFunction
 from .operators import describe, torch_dtype
 from .profile import Recorder
@@ -28,6 +29,8 @@ from .sizes import SizeReader
 from .state import ModelState
 from .static_inputs import describe_leaf, refuse_gradients, refuse_kind, take_static
 from .trees import build_outputs, flatten_batch
+
+_HOST = torch.device("cpu")
 
 STEPS = "hpir.steps"
 """Name of the number of training steps run in a step's state: random streams go on from it."""
@@ -73,7 +76,7 @@ class Step:
         program.validate(allow=allow)
         if program.mesh.size > 1:
             init_process_group(device.type if device is not None else None)
-        device = device if device is not None else _device_for(model)
+        device = numbered(device) if device is not None else _device_for(model)
         compare_digests(program, device)
         self.program = program
         self.model = model
@@ -108,7 +111,8 @@ class Step:
         """Run forward and backward on one batch; gradients are added to ``.grad`` of the parameters.
 
         Args:
-            batch: this data rank's whole batch, as compiled for.
+            batch: this data rank's whole batch, as compiled for, on the step's device or in host memory, from where it
+                is copied without waiting.
 
         Returns:
             The loss over all ranks, a plain tensor of shape [].
@@ -137,7 +141,8 @@ class Step:
         training step on the same rows.
 
         Args:
-            batch: this data rank's whole batch, as compiled for.
+            batch: this data rank's whole batch, as compiled for, on the step's device or in host memory, from where it
+                is copied without waiting.
 
         Returns:
             The loss over all ranks, and what else the step function returned, over the global batch (None for nothing).
@@ -281,7 +286,7 @@ class _Entry:
         }
 
     def inputs(self, batch: Mapping[str, Any], device: torch.device, rank: int) -> dict[str, Any]:
-        """Return the leaves of a batch by name, checked: contiguous tensors, and integers for sizes."""
+        """Return the leaves of a batch by name, checked: contiguous tensors on the device, and integers for sizes."""
         leaves = take_static(self._static, flatten_batch(batch), f"rank {rank}: ")
         for name, leaf in leaves.items():
             expected = self._expected.get(name)
@@ -297,12 +302,14 @@ class _Entry:
                     f"rank {rank}: input '{name}': the step was compiled for {argument.type}, got: "
                     f"{describe_leaf(leaf)}"
                 )
-            if leaf.device != device:
+            if leaf.device not in (device, _HOST):
                 raise RuntimeFault(
                     f"rank {rank}: input '{name}' is on device '{leaf.device}', the step runs on '{device}'"
                 )
             refuse_gradients(name, leaf, f"rank {rank}: ")
-            if not leaf.is_contiguous() or leaf.is_conj() or leaf.is_neg():
+            if leaf.device != device:
+                leaves[name] = to_device(leaf, device)
+            elif not leaf.is_contiguous() or leaf.is_conj() or leaf.is_neg():
                 # As it was traced: operators are recorded for dense inputs.
                 leaves[name] = leaf.resolve_conj().resolve_neg().contiguous()
         for name, (_, _, argument) in self._expected.items():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import resource
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -24,6 +26,25 @@ def accelerator_type() -> str | None:
         return None
     found = torch.accelerator.current_accelerator()
     return None if found is None else found.type
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Begin to count the peak of a device's memory anew; on the CPU it is of the process's whole life."""
+    if device.type != "cpu":
+        _device_module(device).reset_peak_memory_stats(device)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the most bytes that tensors on a device took at once; on the CPU, that this process took."""
+    if device.type != "cpu":
+        return int(_device_module(device).max_memory_allocated(device))
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(used) * (1 if sys.platform == "darwin" else 1024)
+
+
+def _device_module(device: torch.device) -> Any:
+    # `torch.accelerator` has these for some devices only; ``torch.cuda``, ``torch.npu`` and ``torch.xpu`` all do.
+    return torch.get_device_module(device)
 
 
 def unspecialized_sizes() -> AbstractContextManager[Any]:
