@@ -61,7 +61,7 @@ def rank_device(device_type: str | None = None) -> torch.device:
 
 def numbered(device: torch.device) -> torch.device:
     """Return a device as tensors on it say theirs is: ``cuda`` is the current one, such as ``cuda:0``."""
-    if device.type in ("cpu", "meta") or device.index is not None:
+    if device.type in ("cpu", "meta") or ":" in str(device):
         return device
     return torch.device(device.type, torch.accelerator.current_device_index())
 

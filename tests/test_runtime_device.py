@@ -13,6 +13,7 @@ from hpir.runtime.device import (
     backend_for,
     default_device_type,
     init_process_group,
+    numbered,
     rank_device,
     required_channels,
     required_groups,
@@ -84,3 +85,13 @@ def test_groups_and_channels_are_found_in_an_order_all_ranks_share() -> None:
     program = program_of(f.build(), mesh=mesh)
     assert required_groups(program) == [(("dp", "tp"), None), (("pp",), (0, 1)), (("tp",), None)]
     assert required_channels(program) == ["pp"]
+
+
+@pytest.mark.parametrize("name", ("cpu", "meta", "cuda:3"))
+def test_a_device_with_a_number_or_without_any_need_of_one_stays(name: str) -> None:
+    assert numbered(torch.device(name)) == torch.device(name)
+
+
+def test_a_device_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 2)
+    assert numbered(torch.device("cuda")) == torch.device("cuda:2")
