@@ -85,7 +85,9 @@ class PackedLayout:
                 )
             size = math.prod(known) // ranks
             if mixed:
-                width = DTYPE_BYTES[dtype]
+                width = DTYPE_BYTES.get(dtype)
+                if width is None:
+                    raise PlanError(f"expected tensors of dtypes whose size is known, got: {dtype}")
                 if alignment % width:
                     raise PlanError(
                         f"expected alignment to be a multiple of {width} bytes for {dtype}, got: {alignment}"

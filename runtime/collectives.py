@@ -34,7 +34,8 @@ from ..mesh import shard_spans
 from .device import Group, RankMesh
 from .direct_exchange import DirectExchange
 from .operators import torch_dtype
-from .packing import Types, packing
+from .packed_ops import Types
+from .packing import packing
 from .random import RandomContext
 from .torch_compat import functional_collectives, has_overlap
 from .wires import (

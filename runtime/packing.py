@@ -10,20 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..errors import PlanError, RuntimeFault
-from ..packed_layout import BYTES, PackedLayout
+from ..errors import RuntimeFault
+from ..packed_layout import BYTES
 from .operators import torch_dtype
+from .packed_ops import Types, lay_out, read_packed_op
 from .program import Op
 
 aten = torch.ops.aten
-
-Types: TypeAlias = "tuple[tuple[str, tuple[int, ...]], ...]"
-"""Dtype name and shape of each member."""
 
 
 class _Member(NamedTuple):
@@ -66,15 +64,11 @@ class Packing:
     """
 
     def __init__(self, types: Types, ranks: int, alignment: int, dims: Sequence[int] = ()):
-        names, shapes = [name for name, _ in types], [shape for _, shape in types]
-        try:
-            self.layout = layout = PackedLayout.of(shapes, names, ranks=ranks, dims=dims, alignment=alignment)
-        except (PlanError, KeyError) as error:
-            raise RuntimeFault(str(error)) from None
+        self.layout = layout = lay_out(types, ranks, alignment, tuple(dims))
         self.ranks = ranks
         self.dtype = torch_dtype(layout.dtype)
         self.numel = ranks * layout.length
-        self._bytes = layout.dtype == BYTES and set(names) != {BYTES}
+        self._bytes = layout.dtype == BYTES and {name for name, _ in types} != {BYTES}
         self._members: list[_Member] = []
         for number, (name, shape) in enumerate(types):
             dtype, dim = torch_dtype(name), dims[number] if ranks > 1 else 0
@@ -310,22 +304,5 @@ def packing_of(op: Op) -> Packing:
     Raises:
         RuntimeFault: an attribute is missing or malformed.
     """
-    pairs, dims = op.kwargs.get("types"), op.kwargs.get("dims", ())
-    types = []
-    for pair in pairs if isinstance(pairs, tuple) else ():
-        dtype, sizes = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
-        if not isinstance(dtype, str) or not isinstance(sizes, tuple) or not all(map(_is_size, sizes)):
-            raise RuntimeFault(f"malformed types: {pairs!r}")
-        types.append((dtype, tuple(size for size in sizes if isinstance(size, int))))
-    ranks, alignment = op.kwargs.get("ranks"), op.kwargs.get("alignment")
-    if not isinstance(ranks, int) or not isinstance(alignment, int):
-        raise RuntimeFault(f"expected ranks and alignment to be integers, got: {ranks!r} and {alignment!r}")
-    if not isinstance(dims, tuple) or not all(isinstance(dim, int) for dim in dims):
-        raise RuntimeFault(f"expected dims to be integers, got: {dims!r}")
-    if op.target == "hp.unpack" and op.kwargs.get("layout") not in ("packed", "flat"):
-        raise RuntimeFault(f"expected layout to be 'packed' or 'flat', got: {op.kwargs.get('layout')!r}")
-    return packing(tuple(types), ranks, alignment, tuple(dim for dim in dims if isinstance(dim, int)))
-
-
-def _is_size(size: object) -> bool:
-    return isinstance(size, int) and size >= 0
+    said = read_packed_op(op)
+    return packing(said.types, said.ranks, said.alignment, said.dims)

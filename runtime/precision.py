@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from .operators import torch_dtype
-from .program import Arg, Argument, Function, Named, Op, Program, Result, TensorType
+from .packed_ops import read_packed_op
+from .program import COLLECTIVES, Arg, Argument, Function, Named, Op, Program, Result, TensorType
 
 _COMPLEX = {"float64": "complex128", "float32": "complex64", "float16": "complex32"}
 
@@ -38,7 +40,7 @@ def _function(function: Function, floating: str) -> Function:
     return replace(
         function,
         arguments=tuple(_signature(argument, floating) for argument in function.arguments),
-        ops=tuple(_op(op, floating) for op in function.ops),
+        ops=tuple(_repacked([_op(op, floating) for op in function.ops])),
         results=tuple(_signature_result(result, floating) for result in function.results),
     )
 
@@ -60,10 +62,37 @@ def _op(op: Op, floating: str) -> Op:
     kwargs = {name: _arg(arg, floating) for name, arg in op.kwargs.items()}
     if op.target in _HALF_TO_FLOAT:
         args, kwargs = (*args[:2], False), {}
-    elif op.target == "hp.recv":
-        kwargs["types"] = _recv_types(op.kwargs.get("types"), floating)
+    elif op.target in ("hp.recv", "hp.pack", "hp.unpack"):
+        kwargs["types"] = _listed_types(op.kwargs.get("types"), floating)
     types = tuple(None if type_ is None else _type(type_, floating) for type_ in op.types)
     return replace(op, args=args, kwargs=kwargs, types=types)
+
+
+def _repacked(ops: list[Op]) -> Iterator[Op]:
+    """Yield the ops with the sizes right of what was packed as bytes: its members have other sizes now."""
+    packed: dict[int, tuple[TensorType, TensorType]] = {}  # stated type and right one
+    sent: dict[int, list[tuple[TensorType, TensorType] | None]] = {}
+    for op in ops:
+        if op.target == "hp.pack" and op.types[0] is not None:
+            right = read_packed_op(op).whole
+            if right != op.types[0]:
+                packed[op.results[0]] = (op.types[0], right)
+                op = replace(op, types=(right,))
+        elif op.target in COLLECTIVES and any(value in packed for value in op.operands()):
+            sent[op.results[0]] = [packed.get(value) for value in op.operands()]
+        elif op.target == "hp.wait" and (changes := sent.get(next(iter(op.operands())))) is not None:
+            types = [
+                type_ if change is None or type_ is None else _scaled(type_, *change)
+                for type_, change in zip(op.types, changes, strict=True)
+            ]
+            op = replace(op, types=tuple(types))
+        yield op
+
+
+def _scaled(type_: TensorType, stated: TensorType, right: TensorType) -> TensorType:
+    """Return the type of what arrives for a tensor of the `right` type, where it is `type_` for the `stated` one."""
+    (size,), (before,), (after,) = type_.shape, stated.shape, right.shape
+    return TensorType((None if size is None or not before else size * (after or 0) // before,), right.dtype)
 
 
 def _arg(arg: Arg, floating: str) -> Arg:
@@ -74,7 +103,7 @@ def _arg(arg: Arg, floating: str) -> Arg:
     return arg
 
 
-def _recv_types(pairs: Arg, floating: str) -> Arg:
+def _listed_types(pairs: Arg, floating: str) -> Arg:
     if not isinstance(pairs, tuple):
         return pairs
     return tuple(

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from ..dtypes import DTYPE_BYTES
 from ..errors import PlanError, RuntimeFault
 from ..mesh import Mesh
-from .program import HP_TARGETS, Argument, Function, Program, Result
+from .packed_ops import read_packed_op
+from .program import HP_TARGETS, Argument, Function, Op, Program, Result, TensorType
 from .size_guards import Guard
 
 # Operators of allowed namespaces that reach outside the tensors they are given.
@@ -126,9 +127,28 @@ def _validate_calls(functions: Mapping[str, Function], where: str) -> None:
             del callees[name]
 
 
+def _validate_packing(op: Op, types: Mapping[int, TensorType | None], place: str) -> None:
+    """Refuse a pack or an unpack whose members or whole are not of the types that it says they are of."""
+    try:
+        said = read_packed_op(op)
+    except RuntimeFault as fault:
+        raise RuntimeFault(f"{place}: {fault}") from None
+    given = [types.get(value) for value in op.operands()]
+    wholes, members = (list(op.types), given) if op.target == "hp.pack" else (given, list(op.types))
+    if wholes != [said.whole] or members != said.members:
+        raise RuntimeFault(
+            f"{place}: expected members {_list(said.members)} in {said.whole}, got: {_list(members)} in {_list(wholes)}"
+        )
+
+
+def _list(types: Iterable[TensorType | None]) -> str:
+    return ", ".join("?" if type_ is None else str(type_) for type_ in types)
+
+
 def _validate_function(function: Function, functions: Mapping[str, Function], namespaces: set[str], where: str) -> None:
     defined = len(function.arguments)
     seen = set(range(defined))
+    types: dict[int, TensorType | None] = {index: argument.type for index, argument in enumerate(function.arguments)}
     for number, op in enumerate(function.ops):
         place = f"{where}: {function.name}: op {number} '{op.target}'"
         for operand in op.operands():
@@ -140,6 +160,9 @@ def _validate_function(function: Function, functions: Mapping[str, Function], na
             seen.add(value)
         if any(size < 0 for size in op.member_bytes) or len(op.member_bytes) not in (0, len(op.members)):
             raise RuntimeFault(f"{place}: expected bytes of {len(op.members)} members, got: {list(op.member_bytes)}")
+        if op.target in ("hp.pack", "hp.unpack"):
+            _validate_packing(op, types, place)
+        types.update(zip(op.results, op.types, strict=False))
         if len(op.types) != len(op.results):
             raise RuntimeFault(f"{place}: {len(op.results)} results but {len(op.types)} types")
         if op.target == "call":

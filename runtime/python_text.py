@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from ..errors import RuntimeFault
 from .aliasing import Aliases, program_aliases
 from .operators import recv_types, resolve
-from .packing import packing_of
 from .program import (
     COLLECTIVES,
     HP_ATTRIBUTES,
@@ -341,7 +340,6 @@ class _FunctionWriter:
             if name in known and value is not None
         ]
         if op.target in ("hp.pack", "hp.unpack", UNPACK_ARRIVAL):
-            packing_of(op)
             kwargs.insert(0, f"types={self._spell(op.kwargs['types'], tuple_text)}")
         method = op.target.removeprefix("hp.")
         if op.target in COLLECTIVES or op.target in ("hp.send", "hp.pack"):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hpir.mesh import Mesh, Sharding, local_shape, padded_shard_size
+from hpir.packed_layout import PackedLayout
 from hpir.runtime.operators import tensor_type
 from hpir.runtime.program import Arg, Argument, Function, Named, Op, Program, Ref, Result, TensorType
 from hpir.runtime.simulate import SimulationResult, simulate
@@ -161,6 +162,32 @@ class FunctionBuilder:
         """Add values to accumulators."""
         return self.emit("hp.accumulate", *sums, *values, types=[self.types[ref.index] for ref in sums])
 
+    def pack(self, *refs: Ref, ranks: int = 1, alignment: int = 4, dims: tuple[int, ...] = ()) -> Ref:
+        """Lay tensors out in one."""
+        types = [self.types[ref.index] for ref in refs]
+        layout = PackedLayout.of(
+            [type_.shape for type_ in types],
+            [type_.dtype for type_ in types],
+            ranks=ranks,
+            dims=dims,
+            alignment=alignment,
+        )
+        kwargs = _packing(types, ranks, alignment, dims)
+        return self._append("hp.pack", refs, kwargs, [TensorType((ranks * layout.length,), layout.dtype)])[0]
+
+    def unpack(
+        self,
+        ref: Ref,
+        types: Sequence[TensorType],
+        *,
+        layout: str,
+        ranks: int = 1,
+        alignment: int = 4,
+        dims: tuple[int, ...] = (),
+    ) -> tuple[Ref, ...]:
+        """Take tensors out of one."""
+        return self._append("hp.unpack", (ref,), {**_packing(types, ranks, alignment, dims), "layout": layout}, types)
+
     def random(self, kind: str, sizes: Sequence[int], stream: int, name: str = "float32") -> Ref:
         """Draw from a stream; `kind` is "uniform" or "normal"."""
         type_ = TensorType(tuple(sizes), name)
@@ -193,6 +220,12 @@ class FunctionBuilder:
         if not any(result.role == "loss" for result in self.results):
             self.result(self.literal(0.0, TensorType((), "float32")), "loss")
         return Function(self.name, tuple(self.arguments), tuple(self.ops), tuple(self.results))
+
+
+def _packing(types: Sequence[TensorType], ranks: int, alignment: int, dims: tuple[int, ...]) -> dict[str, Arg]:
+    pairs: Arg = tuple((type_.dtype, type_.shape) for type_ in types)
+    kwargs: dict[str, Arg] = {"ranks": ranks, "alignment": alignment, "types": pairs}
+    return {**kwargs, "dims": dims} if dims else kwargs
 
 
 def program_of(

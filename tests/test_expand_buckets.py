@@ -11,8 +11,9 @@ from models import BY_NAME, CASES
 
 import hpir
 from hpir.lowering.to_program import to_program
-from hpir.runtime.program import Program
-from hpir.runtime.simulate import SimulationResult, simulate
+from hpir.runtime.program import COLLECTIVES, Op, Program
+from hpir.runtime.simulate import SimulationResult, simulate, simulate_evaluate
+from hpir.runtime.trees import flatten_batch
 
 ROWS = 12
 SETTINGS = {
@@ -61,3 +62,61 @@ def test_same_bits_as_unfused(name: str, setting: str) -> None:
     for layout in LAYOUTS:
         program = program_for(name, setting, "hp-bucket-collectives", f"hp-expand-buckets{{layout={layout}}}")
         assert_same(run(name, program), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["tied", "uneven", "rotary"])
+def test_same_bits_whether_overlap_comes_before_or_after(name: str, layout: str) -> None:
+    expected = run(name, program_for(name, "dp2"))
+    expand, overlap = f"hp-expand-buckets{{layout={layout}}}", "hp-overlap-collectives{prefetch=2}"
+    for passes in ((overlap, expand), (expand, overlap), (expand, "hp-simplify"), (expand, expand)):
+        assert_same(run(name, program_for(name, "dp2", "hp-bucket-collectives", *passes)), expected)
+
+
+def starts(program: Program) -> list[Op]:
+    (name,) = program.train
+    callees = [str(op.kwargs["function"]) for op in program.functions[name].ops if op.target == "call"]
+    return [op for callee in dict.fromkeys(callees) for op in program.functions[callee].ops if op.target in COLLECTIVES]
+
+
+def test_three_launches_per_unit_and_step() -> None:
+    """Two gathers and a reduce-scatter for each layer, each of one tensor; the names and bytes of members are kept."""
+    program = program_for("rotary", "dp2", "hp-bucket-collectives", "hp-expand-buckets")
+    found = starts(program)
+    assert all(len(op.args) == 1 for op in found)
+    layers = [op for op in found if op.bucket.startswith("layers.")]
+    assert {op.bucket: sum(1 for each in layers if each.bucket == op.bucket) for op in layers} == {
+        "layers.0": 3,
+        "layers.1": 3,
+    }
+    sizes = {argument.name: argument.type for argument in program.entry(0).arguments}
+    for op in layers:
+        assert len(op.members) == len(op.member_bytes) > 1
+        if op.target == "hp.all_gather":
+            expected = [4 * math.prod(size or 0 for size in sizes[member].shape) for member in op.members]
+            assert list(op.member_bytes) == expected
+
+
+def test_one_cast_for_a_bucket() -> None:
+    program = program_for("rotary", "bf16", "hp-bucket-collectives", "hp-expand-buckets")
+    step = program.functions["stage0_step"]
+    parameters = {index for index, argument in enumerate(step.arguments) if argument.buffer}
+    assert len(parameters) > 4
+    assert not [op for op in step.ops if op.target.startswith("aten._to_copy") and parameters & set(op.operands())]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_evaluation_and_another_precision(layout: str) -> None:
+    name = "outputs"
+    case, state = BY_NAME[name], captured(name, ROWS // 2, torch.float32).state
+    program = program_for(name, "bf16", "hp-bucket-collectives", f"hp-expand-buckets{{layout={layout}}}")
+    plain = program_for(name, "bf16")
+    for dtype in (None, torch.float64):
+        found, expected = (
+            simulate_evaluate(each, state, case.data(ROWS), check_types=True, dtype=dtype) for each in (program, plain)
+        )
+        assert torch.equal(found[0], expected[0])
+        outputs = flatten_batch(expected[1])
+        assert outputs
+        for key, value in flatten_batch(found[1]).items():
+            assert torch.equal(outputs[key], value), key
