@@ -13,6 +13,7 @@ from ..runtime.blocks import STARTS
 from ..runtime.coalescing import coalesce_program
 from ..runtime.program import Function, Op, Program, TensorType
 from ..runtime.python_text import reachable_functions
+from .example_sizes import with_example_sizes
 from .names import lane_name, transfer_name
 from .segments import transferred_bytes, value_types
 from .timeline import Block, RankTimeline, Timeline, Transfer
@@ -39,7 +40,7 @@ def read_profile(folder: str | Path, program: Program) -> Timeline:
     if not files:
         raise RuntimeFault(f"{directory}: error: no profile of a run: no file rank0.json")
     names = reachable_functions(program, dict.fromkeys((*program.train, *program.evaluate)))
-    reader = _Reader(coalesce_program(program, names), program.digest)
+    reader = _Reader(with_example_sizes(coalesce_program(program, names)), program.digest)
     timelines = sorted((reader.read(file) for file in files), key=lambda timeline: timeline.ranks)
     missing = [rank for rank, timeline in enumerate(timelines) if timeline.ranks != (rank,)]
     if missing or len(timelines) != program.mesh.size:

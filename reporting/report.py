@@ -11,6 +11,7 @@ from ..costs import Costs
 from ..runtime.coalescing import coalesce_program
 from ..runtime.program import Program
 from ..runtime.python_text import reachable_functions
+from .example_sizes import with_example_sizes
 from .memory import Memory, memory_over_time
 from .segments import SegmentedProgram
 from .simulated import simulate_timeline
@@ -119,7 +120,7 @@ def make_report(program: Program, *, name: str, costs: Costs, costs_name: str, m
     Raises:
         RuntimeFault: its ranks wait for each other and none can go on.
     """
-    running = coalesce_program(program, reachable_functions(program, program.train))
+    running = with_example_sizes(coalesce_program(program, reachable_functions(program, program.train)))
     segments = SegmentedProgram(running, costs)
     simulated = simulate_timeline(segments)
     ranks = [

@@ -45,7 +45,7 @@ class Bucket:
         members: parameters by name; empty where the Program does not say.
         tensors: how many it moves.
         size: bytes of the rank's operands.
-        padding: of these, bytes that are no member's.
+        padding: of these, bytes between members; rows that fill up uneven shards are the member's.
         launches: per step.
     """
 
