@@ -22,7 +22,7 @@ _PHASES = (
     ("backward", "backward"),
     ("other", "other compute"),
     ("launch", "launch"),
-    ("wait", "waiting: exposed communication"),
+    ("wait", "waiting for communication"),
 )
 
 

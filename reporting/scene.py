@@ -75,7 +75,9 @@ def _row(timeline: Timeline, each: RankTimeline, axis: str | None, resolution: f
     lanes = [Lane(COMPUTE, condensed(_compute_bars(each), resolution))]
     for name in each.lanes:
         bars = [_transfer_bar(transfer) for transfer in each.transfers if transfer.lane == name]
-        lanes.append(Lane(f"over {name}", condensed(bars, resolution)))
+        # Messages are from or to a stage, collectives are over axes.
+        shown = name if " to " in name or " from " in name else f"over {name}"
+        lanes.append(Lane(shown, condensed(bars, resolution)))
     return Row(title, timeline.source, each.ranks, lanes)
 
 
