@@ -49,6 +49,12 @@ def _large() -> list[Row]:
     return large_export.rows()
 
 
+def _overlap() -> list[Row]:
+    import overlap_pass
+
+    return overlap_pass.rows()
+
+
 @dataclass(frozen=True)
 class Part:
     """One table of the page: its title, what measures it, and what a reader must know of it."""
@@ -82,6 +88,14 @@ PARTS = {
   `hp-opt step.mlir -o result.mlir` with them: starting, parsing, verifying after each pass, printing.
 - **hp-opt over xdsl-opt**: whole processes on one file of MLIR's arith dialect, which both read; they must write the
   same module.
+""",
+    ),
+    "overlap": Part(
+        "Overlap",
+        _overlap,
+        """\
+- The pass in a running process, no remarks, on modules as for the passes above; the ops are those behind `hp-fsdp`.
+  Times are processor time, so that other work on the machine counts little; the ratio is of the least of each.
 """,
     ),
     "large": Part(

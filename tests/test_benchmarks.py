@@ -7,6 +7,7 @@ from pathlib import Path
 
 import large_export
 import large_modules
+import overlap_pass
 import passes_and_tools
 import pytest
 import run
@@ -116,6 +117,12 @@ def test_passes_and_start(tmp_path: Path) -> None:
     assert version.median > 0 and empty.median > 0
 
 
+def test_overlap_of_two_sizes() -> None:
+    small, large, growth = overlap_pass.rows(sizes=(500, 1000), rounds=1)
+    assert small.subject == "`hp-overlap-collectives` on 367 ops, 53 of them collectives"
+    assert large.met and growth.target == "at most 12" and float(growth.measured) > 0
+
+
 def test_fsdp_against_fsdp2() -> None:
     comparison = training_steps.compare_ranks(TINY, 1, (training_steps.flat, training_steps.fsdp2))
     assert comparison.times.first.median > 0 and comparison.times.second.median > 0
@@ -168,6 +175,8 @@ def test_the_page_has_every_row() -> None:
         "`hp-opt --version`",
         "`hp-opt` on an empty module",
         "`xdsl-opt -p cse` over `hp-opt --cse`, 20,000 ops",
+        "`hp-overlap-collectives` on 65,562 ops, 9,998 of them collectives",
+        "time of 100,000 ops over that of 10,000",
         "`hpir.export` of a Llama, 80 layers, 70.6B parameters: peak memory",
         "`hpir.export`, seconds per layer at 2, 8, 32, 80 layers",
         *(f"{stage} at 80 layers" for stage in (large_export.EXPORT, *large_export.ROAD)),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch_mlir import ir
 
+from ...collection import collection_paused
 from ...dialect.attributes import find_mesh
 from ...dialect.diagnostics import collecting, error_at, remark
 from ...dialect.levels import require_level
@@ -109,6 +110,7 @@ class HpOverlapCollectives(ModulePass):
         if not 0 <= self.memory_limit_mb < math.inf:
             raise PassError(f"option 'memory-limit-mb' expects at least 0, got: {self.memory_limit_mb:g}")
 
+    @collection_paused()
     def run(self, module: ir.Operation) -> None:  # noqa: D102
         require_level(module, self.name, self.requires)
         found = find_mesh(module)
