@@ -113,6 +113,30 @@ def test_each_call_is_a_region_of_its_own_and_stays_one() -> None:
     }
 
 
+def test_what_others_save_of_a_region_is_noted() -> None:
+    # Each tanh is saved by the layer after it, in another region or in none; the products within are not.
+    exported = hpir.export(Layers(), train_regression, {name: leaf.float() for name, leaf in BATCH.items()})
+    assert saved(exported) == {(number, "tanh"): [0] for number in range(3)}
+
+
+def test_what_a_selective_checkpoint_keeps_saves_nothing_of_its_region() -> None:
+    # The norm's input is the kept product; the tanh, which the norm takes, is the region's own.
+    model = Checkpointed(use_reentrant=False, context_fn=SELECTIVE)
+    exported = hpir.export(model, train_regression, {name: leaf.float() for name, leaf in BATCH.items()})
+    assert {name for _, name in saved(exported)} <= {"mul.Scalar", "mul.Tensor"}
+
+
+def saved(exported: hpir.Exported) -> dict[tuple[int, str], list[int]]:
+    """Return numbers of results that are saved outside of their region, by region and op."""
+    found = {}
+    for view in body_of(next(step_functions(exported.module.operation))).operations:
+        attributes = view.operation.attributes
+        if "hp.saved" in attributes:
+            name = view.operation.name.removeprefix("torch.aten.")
+            found[attributes["hp.recompute"].value, name] = list(attributes["hp.saved"])
+    return found
+
+
 @pytest.mark.filterwarnings("ignore:torch.utils.checkpoint. the use_reentrant parameter:UserWarning")
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True:UserWarning")
 @pytest.mark.parametrize("how", ({}, {"use_reentrant": True}), ids=("default", "reentrant"))

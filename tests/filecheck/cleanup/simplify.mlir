@@ -118,3 +118,27 @@ func.func @recompute(%x: !torch.vtensor<[4],f32>) -> (!torch.vtensor<[4],f32>, !
   %4 = torch.aten.tanh %x {hp.phase = "backward", hp.recompute = 0 : i64} : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
   return %0, %1, %2, %3, %4 : !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>
 }
+
+// What was computed again is merged within its region, not with the forward's op nor with another region's.
+// CHECK-LABEL: func.func @computed_again
+// CHECK:         torch.aten.tanh {{.*}}hp.recompute = 0 : i64
+// CHECK-NEXT:    %[[ZERO:.*]] = torch.aten.tanh {{.*}}hp.recomputed = 0 : i64
+// CHECK-NEXT:    %[[ONE:.*]] = torch.aten.tanh {{.*}}hp.recomputed = 1 : i64
+// CHECK-NEXT:    return %{{.*}}, %[[ZERO]], %[[ZERO]], %[[ONE]]
+func.func @computed_again(%x: !torch.vtensor<[4],f32>) -> (!torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>) {
+  %0 = torch.aten.tanh %x {hp.phase = "forward", hp.recompute = 0 : i64} : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+  %1 = torch.aten.tanh %x {hp.phase = "backward", hp.recomputed = 0 : i64} : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+  %2 = torch.aten.tanh %x {hp.phase = "backward", hp.recomputed = 0 : i64} : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+  %3 = torch.aten.tanh %x {hp.phase = "backward", hp.recomputed = 1 : i64} : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+  return %0, %1, %2, %3 : !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>
+}
+
+// What is saved of one of two equal ops is saved of the one that stays.
+// CHECK-LABEL: func.func @saved
+// CHECK-NEXT:    torch.aten.tanh {{.*}}hp.saved = array<i64: 0>
+// CHECK-NEXT:    return
+func.func @saved(%x: !torch.vtensor<[4],f32>) -> (!torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>) {
+  %0 = torch.aten.tanh %x {hp.phase = "forward", hp.recompute = 0 : i64} : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+  %1 = torch.aten.tanh %x {hp.phase = "forward", hp.recompute = 0 : i64, hp.saved = array<i64: 0>} : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+  return %0, %1 : !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>
+}
