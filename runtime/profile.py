@@ -51,14 +51,16 @@ class Recorder:
         return self._spans
 
     def start(self) -> None:
-        """Begin a step, together with all ranks."""
+        """Begin a step, together with all ranks. What was noted of a step that failed goes."""
         self._marks, self._times, self._spans = [], [], []
         if dist.is_initialized():
             dist.barrier()
         self._begin = self._now()
 
     def mark(self, number: int) -> None:
-        """Note that a block begins, and that the one before it is over."""
+        """Note that a block begins, and that the one before it is over; outside of a recorded step nothing is."""
+        if self._begin is None:
+            return
         self._marks.append(number)
         self._times.append(self._now())
 
@@ -70,6 +72,7 @@ class Recorder:
             seconds = [self._begin.elapsed_time(event) / 1e3 for event in times]
         else:
             seconds = [reading - self._begin for reading in times]
+        self._begin = None
         self._spans = list(zip(self._marks, seconds[:-1], seconds[1:], strict=True))
 
     def _now(self) -> Any:
