@@ -28,8 +28,17 @@ LEARNING_RATE = 1e-3
 
 
 def plan(ranks: int) -> dict[str, Any]:
-    """The plan: parameters, gradients and optimiser state split over all ranks, one unit per layer."""
-    return {"mesh": {"dp": ranks}, "data": {"axes": ["dp"]}, "fsdp": {"axes": ["dp"], "units": ["layers.*"]}}
+    """The plan: parameters, gradients and optimiser state split over all ranks, one unit per layer.
+
+    The collectives of a unit are one, and its parameters are gathered while the unit before it computes.
+    """
+    return {
+        "mesh": {"dp": ranks},
+        "data": {"axes": ["dp"]},
+        "fsdp": {"axes": ["dp"], "units": ["layers.*"]},
+        "buckets": {"by": "module"},
+        "overlap": {"prefetch": 1},
+    }
 
 
 def build_model() -> LanguageModel:
