@@ -91,14 +91,12 @@ def find_buckets(function: ir.Operation, mesh: Mesh) -> list[Bucket]:
 def trace_parameters(buckets: list[Bucket], parameters: Set[ir.Value]) -> None:
     """Fill in which gathers are of parameters' shards.
 
-    A shard that was cast is one where all of its bucket are cast alike, and nothing but such gathers reads the cast:
-    then the bucket can be cast as a whole instead.
+    Shards that were all cast alike are too: the bucket can be cast as a whole instead.
 
     Args:
         buckets: of a function.
         parameters: its arguments that are parameters.
     """
-    cast: dict[ir.Value, list[Bucket]] = {}
     for bucket in buckets:
         if bucket.start.name != GATHER:
             continue
@@ -110,12 +108,6 @@ def trace_parameters(buckets: list[Bucket], parameters: Set[ir.Value]) -> None:
         alike = {type_of(source).dtype for source in known}, {type_.dtype for type_ in bucket.types}
         if len(known) == len(sources) and all(len(dtypes) == 1 for dtypes in alike):
             bucket.parameters, bucket.cast_to = known, bucket.types[0].dtype
-            for value in bucket.inputs:
-                cast.setdefault(value, []).append(bucket)
-    for value, readers in cast.items():
-        if sum(1 for _ in value.uses) > sum(reader.inputs.count(value) for reader in readers):
-            for reader in readers:
-                reader.parameters, reader.cast_to = [], ""
 
 
 def _cast_source(value: ir.Value) -> ir.Value | None:

@@ -39,8 +39,8 @@ class HpExpandBuckets(ModulePass):
        gathers get `hp.buffer` and `hp.offset`, by which the runtime lays them out so that packing them is no copy. The
        members of the bucket are brought into an order in which those that another bucket gathers too (in the backward,
        say) lie side by side. A parameter of several buckets is laid out by the first of the forward.
-    6. Shards that are all cast alike (`param-dtype` of hp-fsdp) are packed as they are stored and cast together, where
-       nothing but buckets reads the casts, in both layouts.
+    6. Shards that are all cast alike (`param-dtype` of hp-fsdp) are packed as they are stored and cast together, in
+       both layouts. Their own casts stay only for what else reads them.
     7. Start and wait keep their attributes; `hp.fqn` is in the order of the members, and `hp.member_bytes` says how
        many bytes of the operand are each one's.
 

@@ -214,16 +214,18 @@ module attributes {hp.level = "spmd"} {
     return %3#0, %3#1, %5#0 : !f, !f, !f
   }
 
-  // Something else reads a cast: it stays, and so do they all.
+  // Something else reads a cast: it stays for that.
   // CHECK-LABEL: func.func @cast_and_used(
-  // CHECK-SAME: {hp.role = "param"}
+  // CHECK-SAME: {hp.buffer = "bucket", hp.offset = 0 : i64, hp.role = "param"}
   func.func @cast_and_used(%a: !s {hp.role = "param"}, %b: !s {hp.role = "param"}) -> (!f, !h) {
     %none = torch.constant.none
     %false = torch.constant.bool false
     %int15 = torch.constant.int 15
-    // CHECK: %[[A:.*]] = torch.aten._to_copy %arg0
+    // CHECK-NOT: torch.aten._to_copy %arg0
     // CHECK: %[[B:.*]] = torch.aten._to_copy %arg1
-    // CHECK: "hp.pack"(%[[A]], %[[B]]) {{.*}} -> !torch.vtensor<[16],bf16>
+    // CHECK: %[[P:.*]] = "hp.pack"(%arg0, %arg1) {{.*}} -> !torch.vtensor<[16],f32>
+    // CHECK: torch.aten._to_copy %[[P]]
+    // CHECK: return {{.*}}, %[[B]]
     %0 = torch.aten._to_copy %a, %int15, %none, %none, %none, %false, %none : !s, !torch.int, !torch.none, !torch.none, !torch.none, !torch.bool, !torch.none -> !h
     %1 = torch.aten._to_copy %b, %int15, %none, %none, %none, %false, %none : !s, !torch.int, !torch.none, !torch.none, !torch.none, !torch.bool, !torch.none -> !h
     // expected-remark@+1 {{moves 2 tensors}}
