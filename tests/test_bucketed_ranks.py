@@ -69,8 +69,8 @@ def train(rank: int, cases: list[tuple[str, str, str]]) -> None:
         case = BY_NAME[name]
         model, other, reference = case.model(), case.model(), case.model()
         steps = load_step(where, model), load_step(unfused, other)
-        fused = name == "tied"
-        optimisers = [torch.optim.AdamW(m.parameters(), lr=1e-2, fused=fused) for m in (model, other, reference)]
+        kind: dict[str, Any] = {"tied": {"fused": True}, "uneven": {"foreach": True}}.get(name, {})
+        optimisers = [torch.optim.AdamW(m.parameters(), lr=1e-2, **kind) for m in (model, other, reference)]
         for number in range(3):
             losses = [step(**own_batch(case, step.program, rank, number)) for step in steps]
             expected = expected_step(case, steps[0].program, reference, number, step=number)
