@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from exports import captured
 from models import BY_NAME, CASES
+from torch import Tensor, nn
 
 import hpir
+from hpir.lowering.check import check_program
 from hpir.lowering.to_program import to_program
 from hpir.runtime.program import COLLECTIVES, Op, Program
 from hpir.runtime.simulate import SimulationResult, simulate, simulate_evaluate
@@ -120,3 +123,39 @@ def test_evaluation_and_another_precision(layout: str) -> None:
         assert outputs
         for key, value in flatten_batch(found[1]).items():
             assert torch.equal(outputs[key], value), key
+
+
+class Mixed(nn.Module):
+    """Layers that hold parameters of two dtypes, of odd sizes, and of a dim of size 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(5, 5, dtype=torch.bfloat16) for _ in range(2)])
+        for layer in self.layers:
+            layer.register_parameter("scale", nn.Parameter(torch.randn(5, 1)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            y: Tensor = layer(x.bfloat16())
+            x = torch.tanh(y.float() @ layer.get_parameter("scale") + x)
+        return x
+
+
+def mixed_step(model: nn.Module, x: Tensor) -> Tensor:
+    loss: Tensor = model(x).square().mean()
+    return loss
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_two_dtypes_travel_as_bytes(layout: str) -> None:
+    torch.manual_seed(0)
+    model, x = Mixed(), torch.randn(2, 5)
+    exported = hpir.export(model, mixed_step, {"x": x})
+    plan: dict[str, Any] = {"mesh": {"dp": 3}, "fsdp": {"axes": ["dp"], "units": ["layers.*"]}}
+    plain = hpir.compile_program(exported, plan)
+    program = hpir.compile_program(exported, {**plan, "buckets": {"layout": layout}})
+    batch = {"x": torch.randn(6, 5)}
+    assert_same(simulate(program, exported.state, batch, check_types=True), simulate(plain, exported.state, batch))
+    packs = [op for op in program.functions["stage0_step"].ops if op.target == "hp.pack"]
+    assert [op.types[0].dtype for op in packs if op.phase == "forward" and op.types[0] is not None] == ["uint8"] * 2
+    assert not [difference for difference in check_program(program, exported.state, batch) if difference.differs]
