@@ -19,10 +19,14 @@ OPS_PER_BLOCK = 90
 """Operations that `training_step` writes per block, forward and backward."""
 
 
-def training_step(blocks: int) -> str:
+def training_step(blocks: int, pointwise: int = 0) -> str:
     """Return a module at level "joint" with three trainable parameters per block, `OPS_PER_BLOCK` ops each.
 
     Per block ``x + down(gelu(up(rms_norm(x))))``; the loss is the mean square difference to `target`.
+
+    Args:
+        blocks: number of blocks.
+        pointwise: times that tanh follows the gelu: two ops each more per block, and no parameter.
     """
     writer = _StepWriter()
     x = writer.argument(_tensor(ROWS, LENGTH, WIDTH), 'hp.batch_dim = 0 : i64, hp.name = "x", hp.role = "input"')
@@ -31,7 +35,7 @@ def training_step(blocks: int) -> str:
     )
     saved = []
     for number in range(blocks):
-        block = _Block(writer, f"blocks.{number}")
+        block = _Block(writer, f"blocks.{number}", pointwise)
         x = block.forward(x)
         saved.append(block)
     loss = writer.tensor("mse_loss", [x, target, writer.integer(1)], [])
@@ -45,9 +49,9 @@ def training_step(blocks: int) -> str:
     return writer.module()
 
 
-def blocks_for(operations: int) -> int:
+def blocks_for(operations: int, pointwise: int = 0) -> int:
     """Return how many blocks make a `training_step` of about this many operations."""
-    return max(1, round(operations / OPS_PER_BLOCK))
+    return max(1, round(operations / (OPS_PER_BLOCK + 2 * pointwise)))
 
 
 def arithmetic(operations: int) -> str:
@@ -222,10 +226,11 @@ class _Norm:
 
 
 class _Block:
-    """``x + down(gelu(up(norm(x))))``."""
+    """``x + down(gelu(up(norm(x))))``, with any number of tanh behind the gelu."""
 
-    def __init__(self, writer: _StepWriter, name: str):
+    def __init__(self, writer: _StepWriter, name: str, pointwise: int):
         self._writer, self._name = writer, name
+        self._pointwise = pointwise
         self._norm = _Norm(writer, f"{name}.norm")
         self._up = _Linear(writer, f"{name}.up", WIDTH, HIDDEN)
         self._down = _Linear(writer, f"{name}.down", HIDDEN, WIDTH)
@@ -235,6 +240,10 @@ class _Block:
         self._raised = self._up.forward(self._norm.forward(x))
         w.module_name = self._name
         active = w.tensor("gelu", [self._raised, w.text("none")], [ROWS, LENGTH, HIDDEN])
+        self._bent: list[_Value] = []
+        for _ in range(self._pointwise):
+            active = w.tensor("tanh", [active], [ROWS, LENGTH, HIDDEN])
+            self._bent.append(active)
         y = self._down.forward(active)
         w.module_name = self._name
         return w.tensor("add.Tensor", [x, y, w.integer(1)], [ROWS, LENGTH, WIDTH])
@@ -243,6 +252,8 @@ class _Block:
         w = self._writer
         active = self._down.backward(gradient)
         w.module_name = self._name
+        for bent in reversed(self._bent):
+            active = w.tensor("tanh_backward", [active, bent], [ROWS, LENGTH, HIDDEN])
         raised = w.tensor("gelu_backward", [active, self._raised, w.text("none")], [ROWS, LENGTH, HIDDEN])
         x = self._norm.backward(self._up.backward(raised))
         w.module_name = self._name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
-from ..dialect.diagnostics import error_at
+from ..dialect.diagnostics import IRError, error_at
 from ..dialect.signature import body_of
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -31,7 +31,7 @@ class Phases:
         for view in body_of(function).operations:
             op = view.operation
             if len(op.regions):
-                raise error_at(op, "is control flow; a step function is expected to be a straight line of ops")
+                raise control_flow_error(op)
             attributes = op.attributes
             if "hp.phase" in attributes:
                 phase = BACKWARD if attributes["hp.phase"] == self._backward else FORWARD
@@ -48,6 +48,11 @@ class Phases:
             return BACKWARD if attributes["hp.phase"] == self._backward else FORWARD
         results = op.results
         return self._inherited.get(results[0], FORWARD) if len(results) else FORWARD
+
+
+def control_flow_error(op: ir.Operation) -> IRError:
+    """Build the error for an op that has a region."""
+    return error_at(op, "is control flow; a step function is expected to be a straight line of ops")
 
 
 def earlier(one: ir.Operation | None, other: ir.Operation | None) -> ir.Operation | None:

@@ -128,7 +128,7 @@ class HpBucketCollectives(ModulePass):
         for ops in functions:
             if ops.mutates and ops.launches:
                 remark(ops.function, "has an op that changes an operand: nothing is fused")
-            placement = plan_function(ops, self._propose)
+            placement = plan_function(ops, self._propose, kept=self.print_plan)
             for split in placement.splits:
                 remark(
                     ops.ops[split.collective.start],

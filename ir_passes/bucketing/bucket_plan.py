@@ -70,7 +70,7 @@ class BucketPlan:
 
     Attributes:
         function: its name, without the `@`.
-        fingerprint: of the function that the plan is for; see `fingerprint_of`.
+        fingerprint: of the function that the plan is for; see `fingerprint_of`. Empty in one that is applied at once.
         launches: collectives that the function starts.
         buckets: in the order in which they are put in place.
     """

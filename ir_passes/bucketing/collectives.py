@@ -15,7 +15,7 @@ from ...dialect.types import TensorType
 from ...mesh import Mesh, padded_shard_size, shard_spans
 from ..build import type_of
 from ..effects import may_mutate
-from ..phases import Phases
+from ..phases import Phases, control_flow_error
 from ..views import CASTS, VIEWS, operator_name
 
 GATHER = "all_gather"
@@ -89,13 +89,20 @@ class FunctionOps:
         self._links: dict[int, bool] = {}
         self.mutates = False
         makers = self._makers
+        plain: set[str] = set()  # names of ops that have no region and change nothing
         for number, op in enumerate(self.ops):
             for result in op.results:
                 makers[result] = number
-            if op.name in _STARTS:
+            name = op.name
+            if name in _STARTS:
                 self._starts.append(number)
-            elif may_mutate(op):
-                self.mutates = True
+            elif name not in plain:
+                if len(op.regions):
+                    raise control_flow_error(op)
+                if may_mutate(op):
+                    self.mutates = True
+                elif name.startswith("torch.aten.") or name == "hp.wait":
+                    plain.add(name)
 
     @property
     def launches(self) -> int:
@@ -146,7 +153,7 @@ class FunctionOps:
         """
         if self.mutates or not self._starts:
             return []
-        phases = Phases(self.function)
+        phases: Phases | None = None
         padding = _Padding(self.function, self.mesh)
         found: list[Collective] = []
         for number in self._starts:
@@ -158,7 +165,10 @@ class FunctionOps:
             users = list(self.users(number))
             if len(op.operands) != 1 or len(users) != 1 or self.ops[users[0]].name != "hp.wait":
                 continue
-            found.append(self._collective(op, len(found), number, users[0], names, phases.of(op), padding))
+            if "hp.phase" not in attributes:
+                phases = phases or Phases(self.function)
+            phase = phases.of(op) if phases else ir.StringAttr(attributes["hp.phase"]).value
+            found.append(self._collective(op, len(found), number, users[0], names, phase, padding))
         return found
 
     def _collective(

@@ -35,7 +35,7 @@ class Placement:
     splits: tuple[Split, ...]
 
 
-def plan_function(ops: FunctionOps, scope: Scope) -> Placement:
+def plan_function(ops: FunctionOps, scope: Scope, *, kept: bool = True) -> Placement:
     """Plan the buckets of a function.
 
     Gathers are put in place in the order in which they start, since they move up, and reductions in the reverse order,
@@ -44,6 +44,7 @@ def plan_function(ops: FunctionOps, scope: Scope) -> Placement:
     Args:
         ops: of the function.
         scope: proposes buckets.
+        kept: whether the plan is for more than to be applied at once: then it has a fingerprint.
     """
     placer = Placer(ops)
     proposals = scope(ops.collectives)
@@ -54,7 +55,8 @@ def plan_function(ops: FunctionOps, scope: Scope) -> Placement:
     made = _Maker(placer)
     for proposal in (*gathers, *reductions):
         made.add(proposal)
-    plan = BucketPlan(ops.name, fingerprint_of(ops.function, ops.mesh), ops.launches, _with_unique_names(made.buckets))
+    fingerprint = fingerprint_of(ops.function, ops.mesh) if kept else ""
+    plan = BucketPlan(ops.name, fingerprint, ops.launches, _with_unique_names(made.buckets))
     return Placement(plan, placer, tuple(made.placed), tuple(made.splits))
 
 
