@@ -43,6 +43,12 @@ def _tools() -> list[Row]:
         return passes_and_tools.rows(Path(folder))
 
 
+def _buckets() -> list[Row]:
+    import bucketing
+
+    return bucketing.rows()
+
+
 def _large() -> list[Row]:
     import large_export
 
@@ -88,6 +94,18 @@ PARTS = {
   `hp-opt step.mlir -o result.mlir` with them: starting, parsing, verifying after each pass, printing.
 - **hp-opt over xdsl-opt**: whole processes on one file of MLIR's arith dialect, which both read; they must write the
   same module.
+""",
+    ),
+    "buckets": Part(
+        "Buckets",
+        _buckets,
+        """\
+- Modules that `benchmarks/large_modules.py` writes, sharded over 2 ranks with a unit per block: nine collectives to 450
+  ops. The time is planning and rewriting with `by=module`, in a running process; all ops count, constants too. It is
+  processor time, that beside inductor's excepted.
+- **Inductor's bucketing**: `bucket_all_gather` and `bucket_reduce_scatter` of `torch._inductor.fx_passes.bucketing`, on
+  an FX graph of the same operators and collectives, with the buckets that they choose. Its time grows faster than the
+  graph: at 100,000 ops it is minutes.
 """,
     ),
     "overlap": Part(

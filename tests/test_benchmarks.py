@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import bucketing
 import large_export
 import large_modules
 import overlap_pass
@@ -73,6 +74,36 @@ def test_large_modules_are_as_large_as_they_say(blocks: int) -> None:
     assert abs(text[0] - large_modules.OPS_PER_BLOCK * blocks) < large_modules.OPS_PER_BLOCK
     assert large_modules.blocks_for(text[0]) == blocks
     assert large_modules.arithmetic(4 * blocks).count(" = arith.") == 4 * blocks
+
+
+def test_pointwise_ops_make_large_modules_larger() -> None:
+    plain, longer = (large_modules.training_step(2, pointwise).count(" = torch.") for pointwise in (0, 5))
+    assert longer - plain == 2 * 2 * 5
+    assert large_modules.blocks_for(longer, 5) == 2
+
+
+def test_inductor_is_given_the_same_collectives() -> None:
+    found = bucketing.compare_inductor(900, rounds=1)
+    assert found.collectives > found.left >= found.left_by_inductor > 0
+    assert found.times.first.median > found.times.second.median > 0
+    with bucketing.fake_process_group():
+        module = bucketing.sharded_step(900)
+        graph = bucketing.fx_step(module)
+    gathers = [node for node in graph.graph.nodes if "all_gather" in str(node.target)]
+    for node in gathers:
+        (wait,) = node.users
+        assert node.meta["val"].shape == wait.meta["val"].shape
+        assert node.meta["val"].shape[0] == bucketing.RANKS * node.args[0].meta["val"].shape[0]
+
+
+def test_rows_of_buckets() -> None:
+    subjects = [row.subject for row in bucketing.rows(sizes=(500, 1000), compared=500, rounds=1)]
+    assert subjects == [
+        "`hp-bucket-collectives` on about 500 ops",
+        "`hp-bucket-collectives` on about 1,000 ops",
+        "time of 1,000 over 500 ops",
+        "inductor's bucketing over `hp-bucket-collectives`, about 500 ops",
+    ]
 
 
 def test_a_quarter_of_the_arithmetic_is_duplicate() -> None:
@@ -175,6 +206,10 @@ def test_the_page_has_every_row() -> None:
         "`hp-opt --version`",
         "`hp-opt` on an empty module",
         "`xdsl-opt -p cse` over `hp-opt --cse`, 20,000 ops",
+        "`hp-bucket-collectives` on about 10,000 ops",
+        "`hp-bucket-collectives` on about 100,000 ops",
+        "time of 100,000 over 10,000 ops",
+        "inductor's bucketing over `hp-bucket-collectives`, about 10,000 ops",
         "`hp-overlap-collectives` on 65,562 ops, 9,998 of them collectives",
         "time of 100,000 ops over that of 10,000",
         "`hpir.export` of a Llama, 80 layers, 70.6B parameters: peak memory",

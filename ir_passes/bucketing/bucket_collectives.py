@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
+from ...collection import collection_paused
 from ...dialect.diagnostics import error_at, remark
 from ...dialect.levels import require_level
 from ...dialect.signature import step_functions
@@ -100,6 +101,7 @@ class HpBucketCollectives(ModulePass):
             raise PassError("options 'by' and 'plan' exclude each other: a stored plan says what is fused")
         Groups.parse(self.by)
 
+    @collection_paused()
     def run(self, module: ir.Operation) -> None:  # noqa: D102
         require_level(module, self.name, self.requires)
         functions = [FunctionOps(function) for function in step_functions(module)]

@@ -83,14 +83,16 @@ class FunctionOps:
         self.name = function_name(function)
         found = find_mesh(function)
         self.mesh: Mesh | None = found[1] if found else None
-        self.ops: list[ir.Operation] = [view.operation for view in body_of(function).operations]
+        self.ops: list[ir.Operation] = []
         self._makers: dict[ir.Value, int] = {}
         self._starts: list[int] = []
         self._links: dict[int, bool] = {}
         self.mutates = False
         makers = self._makers
         plain: set[str] = set()  # names of ops that have no region and change nothing
-        for number, op in enumerate(self.ops):
+        for number, view in enumerate(body_of(function).operations):
+            op = view.operation
+            self.ops.append(op)
             for result in op.results:
                 makers[result] = number
             name = op.name
