@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from hpir import compile_program
 from hpir.mesh import Mesh
 from hpir.runtime.coalescing import coalesce, coalesce_program, position_before, unpack_arrivals
 from hpir.runtime.packing import packing
-from hpir.runtime.program import COLLECTIVES, UNPACK_ARRIVAL, Function
+from hpir.runtime.program import COLLECTIVES, UNPACK_ARRIVAL, Function, Ref
 from hpir.runtime.simulate import simulate
 
 MESH = Mesh(("dp", "tp"), (2, 2))
@@ -113,6 +114,39 @@ def test_kinds_reductions_and_unused_futures_are_told_apart() -> None:
     )
     for one, other in zip(before.per_rank, after.per_rank, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def marked(function: Function, **fields: tuple[Any, ...]) -> Function:
+    """Return a function with fields of its collectives set, in their order, and of the waits for them likewise."""
+    ops = list(function.ops)
+    starts = [number for number, op in enumerate(ops) if op.target in COLLECTIVES]
+    for name, values in fields.items():
+        for number, value in zip(starts, values, strict=True):
+            (wait,) = [
+                at for at, op in enumerate(ops) if op.target == "hp.wait" and op.args == (Ref(ops[number].results[0]),)
+            ]
+            for at in (number, wait):
+                ops[at] = replace(ops[at], **{name: value})
+    return replace(function, ops=tuple(ops))
+
+
+def test_buckets_are_left_as_they_are() -> None:
+    function = marked(gathers(("dp",), ("dp",)).build(), bucket=("one", "two"))
+    assert coalesce(function) is function
+    function = marked(gathers(*[("dp",)] * 5).build(), bucket=("", "", "one", "", ""))
+    starts = [op for op in coalesce(function).ops if op.target == "hp.all_gather"]
+    assert [(op.bucket, len(op.args)) for op in starts] == [("", 2), ("one", 1), ("", 2)]
+
+
+def test_what_is_merged_says_whose_it_is() -> None:
+    members, sizes = (("a",), ("b",), ("c",)), ((32,), (32,), (32,))
+    merged = coalesce(marked(gathers(*[("dp",)] * 3).build(), members=members, member_bytes=sizes))
+    start, wait = (op for op in merged.ops if op.target.startswith("hp."))
+    assert start.members == wait.members == ("a", "b", "c")
+    assert start.member_bytes == wait.member_bytes == (32, 32, 32)
+    # Where one does not say, nothing is said of the others.
+    merged = coalesce(marked(gathers(*[("dp",)] * 3).build(), members=(("a",), (), ("c",))))
+    assert all(op.members == () for op in merged.ops)
 
 
 @pytest.mark.parametrize("name", ["rotary", "uneven"])
