@@ -370,9 +370,11 @@ def test_numbers_can_be_moved_any_number_of_times() -> None:
         (order.move_after if side else order.move_before)(number, anchor)
         assert list(order) == expected
         assert sorted(expected, key=order.labels.__getitem__) == expected
+        assert [order.previous(each) for each in expected] == [-1, *expected[:-1]]
     order.remove(expected[0])
     order.remove(expected[-1])
     assert list(order) == expected[1:-1]
+    assert [number in order for number in expected] == [False, True, True, True, True, False]
 
 
 # Time.

@@ -39,10 +39,11 @@ def staying(module: ir.Operation) -> list[str]:
     """Return the ops that may not move, by name and type, in order."""
     (function,) = step_functions(module)
     ops = FunctionOps(function)
+    ops.meet(range(ops.count))
     moving = {number for each in ops.collectives for number in (each.start, each.wait)}
     return [
         f"{op.name} {[str(result.type) for result in op.results]}"
-        for number, op in enumerate(ops.ops)
+        for number, op in enumerate(map(ops.op, range(ops.count)))
         if number not in moving and not ops.is_link(number) and "hp.bucket" not in op.attributes
     ]
 

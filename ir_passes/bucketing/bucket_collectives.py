@@ -133,7 +133,7 @@ class HpBucketCollectives(ModulePass):
             placement = plan_function(ops, self._propose, kept=self.print_plan)
             for split in placement.splits:
                 remark(
-                    ops.ops[split.collective.start],
+                    ops.op(split.collective.start),
                     f"'{split.collective.parameters[0]}' does not join bucket '{split.bucket}': {split.misfit.text}",
                 )
             placements.append((ops, placement))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -67,11 +67,13 @@ class FunctionOps:
     Args:
         function: a `func.func` with one block.
 
+    Only ops that are asked for are held on to: of a hundred thousand, few stand near a collective.
+
     Attributes:
         function: it.
         name: of the function, without the `@`.
         mesh: of its module, or None.
-        ops: in order.
+        count: number of ops.
         mutates: whether any may change an operand, so that pure ops cannot be moved across it.
 
     Raises:
@@ -83,56 +85,96 @@ class FunctionOps:
         self.name = function_name(function)
         found = find_mesh(function)
         self.mesh: Mesh | None = found[1] if found else None
-        self.ops: list[ir.Operation] = []
-        self._makers: dict[ir.Value, int] = {}
+        self._met: dict[int, ir.Operation] = {}
         self._starts: list[int] = []
+        self._without_results: list[int] = []
         self._links: dict[int, bool] = {}
         self.mutates = False
-        makers = self._makers
+        self.count = 0
+        self._key: Callable[[ir.Value], object] = hash
+        self._makers: dict[object, int] = {}
+        self._walk()
+        if len(self._makers) < self._results:  # two values have one hash
+            self._key = _itself
+            self._number_results()
+
+    def _walk(self) -> None:
+        makers, self._results = self._makers, 0
         plain: set[str] = set()  # names of ops that have no region and change nothing
-        for number, view in enumerate(body_of(function).operations):
+        number = -1
+        for number, view in enumerate(body_of(self.function).operations):
             op = view.operation
-            self.ops.append(op)
-            for result in op.results:
-                makers[result] = number
+            results = op.results
+            for result in results:
+                makers[hash(result)] = number
+            self._results += len(results)
             name = op.name
             if name in _STARTS:
                 self._starts.append(number)
+                self._met[number] = op
             elif name not in plain:
                 if len(op.regions):
                     raise control_flow_error(op)
+                if not len(results):
+                    self._without_results.append(number)
+                    self._met[number] = op
                 if may_mutate(op):
                     self.mutates = True
-                elif name.startswith("torch.aten.") or name == "hp.wait":
+                elif len(results) and (name.startswith("torch.aten.") or name == "hp.wait"):
                     plain.add(name)
+        self.count = number + 1
+
+    def _number_results(self) -> None:
+        self._makers = {
+            result: number
+            for number, view in enumerate(body_of(self.function).operations)
+            for result in view.operation.results
+        }
 
     @property
     def launches(self) -> int:
         """Number of collectives that the function starts."""
         return len(self._starts)
 
+    def op(self, number: int) -> ir.Operation:
+        """Return an op that was met: a start, or one whose number came from here."""
+        return self._met[number]
+
+    def meet(self, numbers: Iterable[int]) -> None:
+        """Look up ops by their numbers, in one walk where some were not met yet."""
+        missing = {number for number in numbers if number not in self._met}
+        if missing:
+            for number, view in enumerate(body_of(self.function).operations):
+                if number in missing:
+                    self._met[number] = view.operation
+
     def maker(self, value: ir.Value) -> int | None:
         """Return the number of the op that makes a value; None for an argument."""
-        return self._makers.get(value)
+        owner = value.owner
+        return None if isinstance(owner, ir.Block) else self.number(owner.operation)
 
     def number(self, op: ir.Operation) -> int:
         """Return the number of an op."""
         results = op.results
         if len(results):
-            return self._makers[results[0]]
-        # Nothing tells ops without results apart but where they stand.
-        return bisect.bisect_left(self.ops, True, key=lambda other: not other.is_before_in_block(op))
+            number = self._makers[self._key(results[0])]
+        else:
+            # Nothing tells these apart but where they stand.
+            silent = self._without_results
+            number = silent[bisect.bisect_left(silent, True, key=lambda at: not self._met[at].is_before_in_block(op))]
+        self._met[number] = op
+        return number
 
     def users(self, number: int) -> Iterator[int]:
         """Yield the numbers of the ops that use what an op makes; of one that does so twice, twice."""
-        for result in self.ops[number].results:
+        for result in self.op(number).results:
             for use in result.uses:
                 yield self.number(use.owner.operation)
 
     def makers(self, number: int) -> Iterator[int]:
         """Yield the numbers of the ops that make what an op uses."""
-        for operand in self.ops[number].operands:
-            maker = self._makers.get(operand)
+        for operand in self.op(number).operands:
+            maker = self.maker(operand)
             if maker is not None:
                 yield maker
 
@@ -140,7 +182,7 @@ class FunctionOps:
         """Return whether an op may move with a collective: views, casts, what pads and trims, and their constants."""
         known = self._links.get(number)
         if known is None:
-            op = self.ops[number]
+            op = self.op(number)
             known = self._links[number] = (
                 operator_name(op) in _LINKS if op.name == "torch.operator" else _names_link(op.name)
             )
@@ -159,13 +201,13 @@ class FunctionOps:
         padding = _Padding(self.function, self.mesh)
         found: list[Collective] = []
         for number in self._starts:
-            op = self.ops[number]
+            op = self.op(number)
             attributes = op.attributes
             names = read_strings(attributes["hp.fqn"]) if "hp.fqn" in attributes else None
             if not names or op.name.removeprefix("hp.") not in KINDS or "hp.bucket" in attributes:
                 continue
             users = list(self.users(number))
-            if len(op.operands) != 1 or len(users) != 1 or self.ops[users[0]].name != "hp.wait":
+            if len(op.operands) != 1 or len(users) != 1 or self.op(users[0]).name != "hp.wait":
                 continue
             if "hp.phase" not in attributes:
                 phases = phases or Phases(self.function)
@@ -186,7 +228,7 @@ class FunctionOps:
         kind = op.name.removeprefix("hp.")
         attributes = op.attributes
         axes = read_strings(attributes["axes"]) or ()
-        types = type_of(op.operands[0]), type_of(self.ops[wait].results[0])
+        types = type_of(op.operands[0]), type_of(self.op(wait).results[0])
         # Dtypes are mixed in gathers only: bytes are moved, numbers are added.
         likeness = (
             kind,
@@ -212,6 +254,10 @@ class FunctionOps:
             whole.bytes - extra,
             extra,
         )
+
+
+def _itself(value: ir.Value) -> object:
+    return value
 
 
 @cache

@@ -8,20 +8,40 @@ _GAP = 1 << 64
 _SHARE = 1 << 10
 
 
+class _Labels(dict[int, int]):
+    """Labels by number; those that were not set are as far apart as they can be."""
+
+    def __missing__(self, number: int) -> int:
+        return (number + 1) * _GAP
+
+
+class _Shifted(dict[int, int]):
+    """Neighbours by number; those that were not set are some numbers further on."""
+
+    def __init__(self, shift: int):
+        super().__init__()
+        self._shift = shift
+
+    def __missing__(self, number: int) -> int:
+        return number + self._shift
+
+
 class Order:
     """The numbers 0 to `count` - 1 in a row, to be compared, moved and taken out, each in constant time.
 
-    A linked list with labels that rise along it. A number put between two others gets a label between theirs, close to
-    the one that it was not put next to: whatever follows it at the same place finds most of the gap left.
+    A linked list with labels that rise along it, of which only what has changed is kept. A number put between two
+    others gets a label between theirs, close to the one that it was not put next to: whatever follows it at the same
+    place finds most of the gap left.
 
     Attributes:
         labels: by number; of two numbers, that with the lower label stands first.
     """
 
     def __init__(self, count: int):
-        self.labels = [(number + 1) * _GAP for number in range(count)]
-        self._next = [number + 1 for number in range(count)]  # `count` is the end
-        self._previous = [number - 1 for number in range(count)]  # -1 is the start
+        self.labels = _Labels()
+        self._next = _Shifted(1)  # `count` is the end
+        self._previous = _Shifted(-1)  # -1 is the start
+        self._removed: set[int] = set()
         self._first = 0
         self._count = count
         self._last = count - 1
@@ -32,8 +52,16 @@ class Order:
             yield number
             number = self._next[number]
 
+    def __contains__(self, number: int) -> bool:
+        return number not in self._removed
+
+    def previous(self, number: int) -> int:
+        """Return the number right before another one, -1 where there is none."""
+        return self._previous[number]
+
     def remove(self, number: int) -> None:
         """Take a number out; its label stays."""
+        self._removed.add(number)
         before, after = self._previous[number], self._next[number]
         if before < 0:
             self._first = after
@@ -62,6 +90,7 @@ class Order:
             self._relabel()
             low, high = self._label(before), self._label(after)
         step = (high - low) // _SHARE
+        self._removed.discard(number)
         self.labels[number] = low + step if near_first else high - step
         self._previous[number], self._next[number] = before, after
         if before < 0:

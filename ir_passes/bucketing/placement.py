@@ -67,7 +67,7 @@ class Placer:
 
     def __init__(self, ops: FunctionOps):
         self._ops = ops
-        self.order = Order(len(ops.ops))
+        self.order = Order(ops.count)
         self.moved: set[int] = set()
         self._stands_for: dict[int, int] = {}  # starts and waits of buckets: the one that stands in the order
         self._first_uses: dict[int, int | None] = {}  # by start; good until the next bucket is placed
@@ -204,7 +204,7 @@ class Placer:
         return found
 
     def _makes_tensors(self, number: int) -> bool:
-        return any(holds_tensors(result.type) for result in self._ops.ops[number].results)
+        return any(holds_tensors(result.type) for result in self._ops.op(number).results)
 
     def _wait_later(self, group: Group, start: int, wait: int) -> None:
         """Move the wait behind the start, right before the first use; links that stood before move behind it."""

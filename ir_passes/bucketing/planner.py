@@ -135,9 +135,9 @@ def place_plan(ops: FunctionOps, plan: BucketPlan) -> Placement:
             misfit = placer.join(group, collective)
             if misfit is not None:
                 raise error_at(
-                    ops.ops[collective.start],
+                    ops.op(collective.start),
                     f"cannot join bucket '{bucket.name}': {misfit.text}",
-                    notes=[(ops.ops[misfit.op], "here")],
+                    notes=[(ops.op(misfit.op), "here")],
                 )
         placed.append(placer.place(group))
     return Placement(plan, placer, tuple(placed), ())
@@ -154,13 +154,13 @@ def _find(ops: FunctionOps, bucket: Bucket, member: Member, seen: dict[int, str]
     found = collectives[member.collective]
     if found.parameters != member.parameters:
         raise error_at(
-            ops.ops[found.start],
+            ops.op(found.start),
             f"bucket '{bucket.name}': collective {member.collective} is of '{found.parameters[0]}', "
             f"the plan says '{name}'",
         )
     if member.collective in seen:
         raise error_at(
-            ops.ops[found.start],
+            ops.op(found.start),
             f"collective {member.collective}, of '{name}', is claimed by bucket '{seen[member.collective]}' "
             f"and by bucket '{bucket.name}'",
         )
@@ -177,15 +177,15 @@ def _check_alike(ops: FunctionOps, bucket: Bucket, members: Sequence[Collective]
         ):
             if said != is_:
                 raise error_at(
-                    ops.ops[collective.start],
+                    ops.op(collective.start),
                     f"bucket '{bucket.name}' has {what} '{said}', its member '{collective.parameters[0]}' '{is_}'",
                 )
         if collective.likeness != members[0].likeness:
             raise error_at(
-                ops.ops[collective.start],
+                ops.op(collective.start),
                 f"cannot share bucket '{bucket.name}' with '{members[0].parameters[0]}': they reduce in different ways "
                 "or dtypes",
-                notes=[(ops.ops[members[0].start], f"'{members[0].parameters[0]}' here")],
+                notes=[(ops.op(members[0].start), f"'{members[0].parameters[0]}' here")],
             )
 
 

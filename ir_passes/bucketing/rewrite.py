@@ -34,24 +34,23 @@ def apply(ops: FunctionOps, placement: Placement) -> list[ir.Operation]:
 
 
 def _move(ops: FunctionOps, placement: Placement) -> None:
-    before: ir.Operation | None = None
-    first = ops.ops[0]
-    for number in placement.placer.order:
-        op = ops.ops[number]
-        if number in placement.placer.moved:
-            if before is None:
-                op.move_before(first)
-            else:
-                op.move_after(before)
-        before = op
+    order, moved = placement.placer.order, placement.placer.moved
+    moving = sorted((number for number in moved if number in order), key=order.labels.__getitem__)
+    anchors = [(number, order.previous(number)) for number in moving]
+    ops.meet(max(number, 0) for pair in anchors for number in pair)
+    for number, before in anchors:
+        if before < 0:
+            ops.op(number).move_before(ops.op(0))
+        else:
+            ops.op(number).move_after(ops.op(before))
 
 
 def _fuse(ops: FunctionOps, bucket: Bucket, placed: Placed) -> ir.Operation:
     members = _few_runs(placed.members)
-    starts = [ops.ops[member.start] for member in members]
-    waits = [ops.ops[member.wait] for member in members]
+    starts = [ops.op(member.start) for member in members]
+    waits = [ops.op(member.wait) for member in members]
     results = [wait.results[0] for wait in waits]
-    at_start, at_wait = ops.ops[placed.start], ops.ops[placed.wait]
+    at_start, at_wait = ops.op(placed.start), ops.op(placed.wait)
     marks = _marks(bucket, members, starts)
     attributes = {name: at_start.attributes[name] for name in at_start.attributes}
     if "dims" in attributes:
