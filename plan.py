@@ -220,10 +220,10 @@ class Plan(BaseModel):
             steps += [self._fsdp_pass(), "hp-simplify"]
             if self.buckets is not None:
                 steps.append(self._bucket_pass(self.buckets))
-            if self.overlap is not None:
-                steps.append(self._overlap_pass(self.overlap))
-            if self.buckets is not None:
                 steps.append(f"hp-expand-buckets{{layout={self.buckets.layout}}}")
+            if self.overlap is not None:
+                # Behind the expansion, which puts padding between members: a limit of memory counts what is gathered.
+                steps.append(self._overlap_pass(self.overlap))
         return ",".join([*steps, "hp-verify-level"])
 
     def _fsdp_pass(self) -> str:

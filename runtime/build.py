@@ -23,7 +23,7 @@ from .collectives import RankOps
 from .graph import argument_types, build_graph, draw_inputs
 from .operators import torch_dtype
 from .profile import Recorder
-from .program import Function, Program
+from .program import COLLECTIVES, Function, Op, Program
 from .python_text import reachable_functions, write_module
 from .specialize import has_dynamic_sizes, specialize
 
@@ -114,11 +114,35 @@ class Executable:
                 at = self._module.lines.get(traceback.tb_lineno)
                 if at is not None:
                     op = self._coalesced.functions[at[0]].ops[at[1]]
-                    number = position_before(self._program.functions[at[0]], op)
-                    where = " in ".join(filter(None, (op.location, op.module and f"'{op.module}'")))
-                    found = f"{at[0]}: op {number} '{op.target}'" + (f" ({where})" if where else "")
+                    found = _described(
+                        self._program.functions[at[0]], position_before(self._program.functions[at[0]], op)
+                    )
             traceback = traceback.tb_next
         return found
+
+
+def _described(function: Function, number: int) -> str:
+    """Return where an op stands and what it is: a wait, or what reads one, is for a collective, of a bucket perhaps."""
+    op = function.ops[number]
+    makers = {value: each for each in function.ops[:number] for value in each.results}
+    start = op
+    while start.target in ("hp.wait", "hp.unpack"):
+        made = makers.get(next(iter(start.operands()), -1))
+        if made is None:
+            break
+        start = made
+    what = f"op {number} '{op.target}'"
+    if start is not op and start.target in COLLECTIVES:
+        what += f" of '{start.target}' over {', '.join(map(str, _axes(start)))}"
+    if start.bucket:
+        what += f", bucket '{start.bucket}' in the {start.phase}"
+    where = " in ".join(filter(None, (op.location, op.module and f"'{op.module}'")))
+    return f"{function.name}: {what}" + (f" ({where})" if where else "")
+
+
+def _axes(op: Op) -> tuple[object, ...]:
+    axes = op.kwargs.get("axes")
+    return axes if isinstance(axes, tuple) else ()
 
 
 def _marks(program: Program, names: Iterable[str], recorder: Recorder | None) -> dict[tuple[str, int], str]:

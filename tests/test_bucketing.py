@@ -195,6 +195,8 @@ STORED = [
     ("", "expected a bucket plan in JSON: expecting value"),
     ("[]", "expected a bucket plan, which has a 'schema_version'"),
     ('{"schema_version": 9}', "expected a bucket plan of schema version 1, got: 9"),
+    ('{"schema_version": true}', "expected a bucket plan of schema version 1, got: True"),
+    (r'{"schema_version": 1, "functions": ["\ud800"]}', r"expected a bucket plan, got half a character: '\\ud800'"),
     ('{"schema_version": 1}', "key 'functions' is missing"),
     ('{"schema_version": 1, "functions": [], "x": 1}', "unknown key 'x'"),
     ('{"schema_version": 1, "functions": {}}', "functions: expected a list, got: {}"),

@@ -85,6 +85,56 @@ def reported(ranks: int, sections: dict[str, Any]) -> int:
     return int(found[1])
 
 
+class Scale(nn.Module):
+    """Parameters so small that the padding between members of a bucket is most of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(2)), nn.Parameter(torch.randn(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x * self.a) * self.b
+
+
+class Scales(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Scale() for _ in range(3)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def measure_padding(rank: int, limits: list[int]) -> list[tuple[int, str]]:
+    """Return, per layout and limit, the peak of gathered bytes and the refusal of a limit that cannot be kept."""
+    found = []
+    for layout in ("flat", "packed"):
+        for limit in limits:
+            torch.manual_seed(0)
+            model, x = Scales(), torch.randn(2, 2)
+            sections = {"overlap": {"memory_limit_mb": limit / 2**20}, "buckets": {"layout": layout}}
+            try:
+                step = hpir.compile(model, train, {"x": x}, plan=plan_of(2, sections))
+            except hpir.PassError as error:
+                found.append((0, str(error)))
+                continue
+            with step.watch_gathers() as gathered:
+                step(x=x)
+            found.append((gathered.peak, ""))
+    return found
+
+
+def test_padding_between_members_counts() -> None:
+    """Two members of 4 bytes each on 2 ranks take 16 bytes each there: 64 bytes a unit."""
+    for result in run_ranks(measure_padding, 2, [32, 64, 1000]):
+        for tight, exact, loose in (result[:3], result[3:]):
+            assert tight[0] == 0 and "64 bytes" in tight[1]
+            assert exact == (64, "")
+            assert loose == (128, "")
+
+
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("buckets", (None, "flat", "packed"))
 @pytest.mark.parametrize("ranks", (2, 3))

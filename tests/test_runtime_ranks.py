@@ -550,7 +550,17 @@ def test_a_rank_that_is_killed_is_an_error_on_the_others(tmp_path: Path) -> None
     where = save_program(tmp_path, "tied", plan_of(BY_NAME["tied"], {"dp": 2}))
     (text, gone) = run_ranks(dying, 2, where, 5, may_die=(1,))
     assert gone is None
-    assert re.match(r"rank 0: stage0_step: op \d+ 'hp\.\w+'( \(.*\))?: ", text), text
+    assert re.match(r"rank 0: stage0_step: op \d+ 'hp\.wait' of 'hp\.\w+' over dp( \(.*\))?: ", text), text
+
+
+def test_the_bucket_that_a_killed_rank_leaves_is_named(tmp_path: Path) -> None:
+    where = save_program(tmp_path, "tied", {**plan_of(BY_NAME["tied"], {"dp": 2}), "buckets": {}})
+    (text, _) = run_ranks(dying, 2, where, 2, may_die=(1,))  # in its first reduction
+    pattern = (
+        r"rank 0: stage0_step: op \d+ 'hp\.(wait|unpack)' of 'hp\.(reduce_scatter|all_gather)' over dp, "
+        r"bucket '(root|layers\.\d)' in the (forward|backward)( \(.*\))?: "
+    )
+    assert re.match(pattern, text), text
 
 
 def from_environment(rank: int, where: str) -> None:

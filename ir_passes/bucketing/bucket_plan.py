@@ -156,9 +156,14 @@ def plans_from_json(text: str) -> tuple[BucketPlan, ...]:
         data = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise PassError(f"expected a bucket plan in JSON: {str(error)[:1].lower()}{str(error)[1:]}") from None
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        # JSON can spell half a character, which no name in the IR can hold.
+        raise PassError(f"expected a bucket plan, got half a character: {error.object[error.start]!a}") from None
     if not isinstance(data, Mapping) or "schema_version" not in data:
         raise PassError("expected a bucket plan, which has a 'schema_version'")
-    if data["schema_version"] != SCHEMA_VERSION:
+    if data["schema_version"] != SCHEMA_VERSION or isinstance(data["schema_version"], bool):
         raise PassError(f"expected a bucket plan of schema version {SCHEMA_VERSION}, got: {data['schema_version']}")
     _check_keys(data, ("schema_version", "functions"), "")
     plans = tuple(
