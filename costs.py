@@ -11,14 +11,16 @@ Both the passes and the report use it: nothing here imports torch or MLIR.
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
+from .cost_tables import KEY, inherit, is_given, merged, toml_lines
+from .dtypes import DTYPE_BYTES
 from .errors import PlanError, nearest
 from .operator_costs import Typed, is_free, is_matrix_product, item_bytes, moved_bytes, op_flops, tensor_bytes
 from .toml_file import read_toml
@@ -101,11 +103,41 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+# Wider than any machine is, and narrow enough that sums over a step are finite, whatever its sizes.
+Rate = Annotated[float, Field(ge=1, le=1e21, allow_inf_nan=False)]
+"""Something per second."""
+Seconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
+"""A duration."""
+_LATENCY = "a number of seconds from 0 to 3600"
+_BANDWIDTH = "a number of bytes per second from 1 to 1e21"
+_FLOPS = "a number of operations per second from 1 to 1e21"
+
+
+def device_problem(device: str) -> str:
+    """Return what is wrong with a type of device: nothing where it has built-in rates."""
+    if device in DEVICES:
+        return ""
+    return f"no built-in rates for '{device}'" + (nearest(device, DEVICES) or f" (devices: {', '.join(DEVICES)})")
+
+
+def _known_device(device: str) -> str:
+    if problem := device_problem(device):
+        raise ValueError(problem)
+    return device
+
+
+def _known_dtype(dtype: str) -> str:
+    if dtype not in DTYPE_BYTES:
+        hint = nearest(dtype, DTYPE_BYTES) or f" (dtypes: {', '.join(DTYPE_BYTES)})"
+        raise ValueError(f"no dtype is named '{dtype}'{hint}")
+    return dtype
+
+
 class Link(_Section):
     """A way between ranks: what a message costs however small, and what each byte adds."""
 
-    latency: float = Field(ge=0, allow_inf_nan=False, description="a number of seconds, at least 0")
-    bandwidth: float = Field(gt=0, allow_inf_nan=False, description="a number of bytes per second above 0")
+    latency: Seconds = Field(description=_LATENCY)
+    bandwidth: Rate = Field(description=_BANDWIDTH)
 
     def seconds(self, size: float) -> float:
         """Return how long `size` bytes take."""
@@ -131,16 +163,18 @@ class AxisCosts(Link):
 class ComputeCosts(_Section):
     """What a device computes."""
 
-    flops: dict[str, float] = Field(description="a table of operations per second by dtype")
-    memory_bandwidth: float = Field(gt=0, allow_inf_nan=False, description="a number of bytes per second above 0")
-    op_overhead: float = Field(ge=0, allow_inf_nan=False, description="a number of seconds, at least 0")
+    flops: dict[Annotated[str, AfterValidator(_known_dtype)], Rate] = Field(
+        description="a table of operations per second by dtype"
+    )
+    memory_bandwidth: Rate = Field(description=_BANDWIDTH)
+    op_overhead: Seconds = Field(description=_LATENCY)
 
 
 class Costs(_Section):
     """Rates of a machine, and the times that follow from them, in seconds.
 
     Attributes:
-        device: type of device, such as ``cpu`` or ``cuda``: whose built-in rates count where a file has none.
+        device: type of device, one of `DEVICES`: whose built-in rates count where a file has none.
         backend: of the process groups; for people only.
         compute: rates of a device.
         links: between ranks along any axis that is not in `axes`.
@@ -152,7 +186,7 @@ class Costs(_Section):
         0.0011
     """
 
-    device: str = Field(description="a type of device such as 'cuda'")
+    device: Annotated[str, AfterValidator(_known_device)] = Field(description="a type of device such as 'cuda'")
     backend: str = Field(default="", description="text")
     compute: ComputeCosts = Field(description="a table")
     links: AxisCosts = Field(description="a table")
@@ -160,28 +194,34 @@ class Costs(_Section):
 
     @classmethod
     def built_in(cls, device: str = DEFAULT_DEVICE) -> Costs:
-        """Return the built-in rates of a type of device; those of `DEFAULT_DEVICE` for an unknown one."""
+        """Return the built-in rates of a type of device.
+
+        Raises:
+            PlanError: it has none; the text names the nearest that has.
+        """
         return cls.of({"device": device})
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Costs:
-        """Make costs of the dict that a TOML file would give; what it leaves out is built in.
+        """Make costs of the dict that a TOML file would give.
+
+        What a table leaves out is that of the table around it, ``axes.dp`` for ``axes.dp.all_reduce``; what an axis
+        leaves out is that of ``links``; and what is left out there, or in ``compute``, is built in.
 
         Raises:
             PlanError: a key or a value is wrong; the text is ``costs: axes.dp.latency: ...``.
         """
         device = data.get("device", DEFAULT_DEVICE)
         built_in = _BUILT_IN.get(device if isinstance(device, str) else "", _BUILT_IN[DEFAULT_DEVICE])
-        merged = _merged(copy.deepcopy({"device": device, **built_in}), data)
+        tables = merged(copy.deepcopy({"device": device, **built_in}), data)
+        inherit(tables, [*COLLECTIVE_KINDS, "p2p"])
         try:
-            made = cls(**merged)
+            return cls(**tables)
         except ValidationError as error:
-            problems = dict(map(_problem, error.errors(include_url=False)))
+            # What a table has inherited is wrong where it was given.
+            found = [details for details in error.errors(include_url=False) if is_given(data, details["loc"])]
+            problems = dict(map(_problem, found))
             raise PlanError("\n".join(f"costs: {key}: {text}" for key, text in problems.items())) from None
-        for dtype, rate in made.compute.flops.items():
-            if not 0 < rate < float("inf"):
-                raise PlanError(f"costs: compute.flops.{dtype}: expected operations per second above 0, got: {rate}")
-        return made
 
     @classmethod
     def load(cls, path: str | Path) -> Costs:
@@ -198,7 +238,7 @@ class Costs(_Section):
 
     def save(self, path: str | Path) -> None:
         """Write the TOML file that `load` reads."""
-        lines = _toml(self.model_dump(exclude_none=True))
+        lines = toml_lines(self.model_dump(exclude_none=True))
         Path(path).write_text("\n".join(lines).lstrip("\n") + "\n", encoding="utf-8")
 
     def axis(self, axes: Sequence[str], kind: str) -> Link:
@@ -263,19 +303,14 @@ class Costs(_Section):
         return self.op_seconds(flops, size, results[0].dtype if results else "float32")
 
 
-def _merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    for key, value in over.items():
-        known = base.get(key)
-        base[key] = _merged(known, value) if isinstance(known, dict) and isinstance(value, Mapping) else value
-    return base
-
-
 _MODELS: dict[str, type[_Section]] = {"compute": ComputeCosts, "links": AxisCosts, "axes": AxisCosts}
 
 
-def _problem(details: Any) -> tuple[str, str]:
+def _problem(details: ErrorDetails) -> tuple[str, str]:
     """Return (key, message) for what pydantic found."""
     path = [str(part) for part in details["loc"]]
+    if details["type"] == "value_error":  # of a name; the text is ours
+        return ".".join(part for part in path if part != KEY), str(details["ctx"]["error"])
     key = ".".join(path)
     model = _MODELS.get(path[0], Costs) if len(path) > 1 else Costs
     if len(path) > 3 or (len(path) > 2 and path[0] == "links"):
@@ -284,32 +319,9 @@ def _problem(details: Any) -> tuple[str, str]:
         valid = list(model.model_fields)
         return key, "unknown key" + (nearest(path[-1], valid) or f" (keys: {', '.join(valid)})")
     field = model.model_fields.get(path[-1])
-    expected = "a number" if path[:2] == ["compute", "flops"] and len(path) > 2 else "a table"
+    expected = _FLOPS if path[:2] == ["compute", "flops"] and len(path) > 2 else "a table"
     if field is not None and field.description:
         expected = field.description
-    if details["type"] == "missing":
-        return key, f"missing, expected {expected}"
     value = details["input"]
-    return key, f"expected {expected}, got: " + (f"'{value}'" if isinstance(value, str) else str(value))
-
-
-def _toml(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[str]:
-    """Return a nested table as lines of TOML: its values, then its tables."""
-    lines = ["", f"[{'.'.join(map(_key, path))}]"] if path and not all(_is_table(v) for v in table.values()) else []
-    lines += [f"{_key(name)} = {_value(value)}" for name, value in table.items() if not _is_table(value)]
-    for name, value in table.items():
-        if _is_table(value):
-            lines += _toml(value, (*path, name))
-    return lines
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
-
-
-def _value(value: object) -> str:
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    shown = f"'{value}'" if isinstance(value, str) else str(value)
+    return key, f"expected {expected}, got: " + (shown if len(shown) <= 60 else f"{shown[:57]}...")

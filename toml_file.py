@@ -35,6 +35,8 @@ def read_toml(path: str | Path, what: str) -> dict[str, Any]:
         raise PlanError(f"{path}: expected TOML, got bytes that are no UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         raise PlanError(_syntax_error(path, str(error))) from None
+    except ValueError:  # of Python's `int`, which bounds the digits it takes
+        raise PlanError(f"{path}: an integer has too many digits") from None
 
 
 def _syntax_error(path: str | Path, text: str) -> str:

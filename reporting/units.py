@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -62,7 +63,7 @@ def show_ranks(ranks: Sequence[int]) -> str:
 
 def ticks(most: float, count: int = 8) -> list[float]:
     """Return round numbers from 0 up to `most`, about `count` of them."""
-    if most <= 0:
+    if most < sys.float_info.min * 1e6:  # nothing, or too little to divide
         return [0.0]
     rough = most / count
     power = 10.0 ** math.floor(math.log10(rough))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hpir.costs import COLLECTIVE_KINDS, Costs, traffic
+from hpir.costs import COLLECTIVE_KINDS, DEVICES, Costs, Link, traffic
 from hpir.dialect.types import DTYPE_BYTES
 from hpir.errors import PlanError
 from hpir.operator_costs import is_free, item_bytes, moved_bytes, op_flops, plain_name
@@ -40,6 +40,10 @@ bandwidth = 2e9
 """
 
 
+SECONDS = "a number of seconds from 0 to 3600"
+BYTES = "a number of bytes per second from 1 to 1e21"
+
+
 def load(tmp_path: Path, text: str) -> Costs:
     path = tmp_path / "costs.toml"
     path.write_text(text)
@@ -58,17 +62,52 @@ def test_a_file_is_read_over_what_is_built_in(tmp_path: Path) -> None:
 
 
 def test_a_saved_file_is_read_back(tmp_path: Path) -> None:
-    costs = load(tmp_path, MEASURED + '["axes"."two words"]\nlatency = 1\nbandwidth = 1e30\n')
+    costs = load(tmp_path, MEASURED + '["axes"."two words"]\nlatency = 1\nbandwidth = 1e20\n')
     costs.save(tmp_path / "saved.toml")
     assert Costs.load(tmp_path / "saved.toml") == costs
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda", "npu", "xpu", "tpu"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_built_in_rates(device: str) -> None:
     costs = Costs.built_in(device)
     assert costs.device == device
     assert costs.op_seconds(1e9, 0, "bfloat16") < 1
     assert Costs.built_in() == Costs.built_in("cuda")
+
+
+def test_what_links_leave_out_is_that_of_the_table_around(tmp_path: Path) -> None:
+    costs = load(
+        tmp_path,
+        """
+        device = "cpu"
+        [links]
+        latency = 1
+        [links.all_reduce]
+        latency = 2
+        [links.broadcast]
+        bandwidth = 30
+        [axes.dp.all_reduce]
+        bandwidth = 40
+        [axes.dp.p2p]
+        latency = 5
+        [axes.tp]
+        latency = 6
+        [axes.tp.broadcast]
+        [axes.pp]
+        """,
+    )
+    usual = Costs.built_in("cpu").links.bandwidth
+    expected = {
+        "dp": {"all_gather": (1, usual), "all_reduce": (2, 40), "broadcast": (1, 30), "p2p": (5, usual)},
+        "tp": {"all_gather": (6, usual), "all_reduce": (6, usual), "broadcast": (6, 30), "p2p": (6, usual)},
+        "pp": {"all_gather": (1, usual), "all_reduce": (2, usual), "broadcast": (1, 30), "p2p": (1, usual)},
+    }
+    expected["any other"] = expected["pp"]
+    for axis, kinds in expected.items():
+        for kind, (latency, bandwidth) in kinds.items():
+            assert costs.axis([axis], kind) == Link(latency=latency, bandwidth=bandwidth), (axis, kind)
+    costs.save(tmp_path / "saved.toml")
+    assert Costs.load(tmp_path / "saved.toml") == costs
 
 
 def test_collectives_send_what_ring_algorithms_do(tmp_path: Path) -> None:
@@ -109,11 +148,19 @@ def test_a_dtype_without_a_rate_has_the_nearest_one(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("[axes.dp]\nlatency = 1\nbandwith = 1", "axes.dp.bandwith: unknown key, did you mean 'bandwidth'?"),
-        ("[links]\nlatency = -1", "links.latency: expected a number of seconds, at least 0, got: -1"),
-        ("[links]\nbandwidth = 0", "links.bandwidth: expected a number of bytes per second above 0, got: 0"),
-        ("[axes.dp.p2p]\nlatency = 1", "axes.dp.p2p.bandwidth: missing, expected a number of bytes per second above 0"),
-        ("[compute.flops]\nfloat32 = 'fast'", "compute.flops.float32: expected a number, got: 'fast'"),
-        ("[compute.flops]\nfloat32 = 0", "compute.flops.float32: expected operations per second above 0, got: 0.0"),
+        (
+            "[compute.flops]\nfloat3 = 1e9",
+            "compute.flops.float3: no dtype is named 'float3', did you mean 'float32' or 'float64' or 'float16'?",
+        ),
+        ("[compute.flops]\nq = 1e9", f"compute.flops.q: no dtype is named 'q' (dtypes: {', '.join(DTYPE_BYTES)})"),
+        ("[axes.dp.p2p]\nlatncy = 1", "axes.dp.p2p.latncy: unknown key, did you mean 'latency'?"),
+        ("[axes.dp]\np2p = 1", "axes.dp.p2p: expected a table, got: 1"),
+        ("[axes]\ndp = 1", "axes.dp: expected a table, got: 1"),
+        ("links = 1\n[axes.dp]", "links: expected a table, got: 1"),
+        ("[links]\nall_reduce = 1\n[axes.dp.all_reduce]", "links.all_reduce: expected a table, got: 1"),
+        ("device = 'tpu'", "device: no built-in rates for 'tpu', did you mean 'xpu' or 'npu' or 'cpu'?"),
+        ("device = ''", "device: no built-in rates for '' (devices: cpu, cuda, npu, xpu)"),
+        (f"[links]\nlatency = 1{'0' * 400}", f"links.latency: expected {SECONDS}, got: 1{'0' * 56}..."),
         ("axes = 3", "axes: expected a table of tables, one per mesh axis, got: 3"),
         ("device = 3", "device: expected a type of device such as 'cuda', got: 3"),
         ("[link]", "link: unknown key, did you mean 'links'?"),
@@ -122,7 +169,36 @@ def test_a_dtype_without_a_rate_has_the_nearest_one(tmp_path: Path) -> None:
 def test_wrong_files(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(PlanError) as info:
         load(tmp_path, text)
-    assert f"{tmp_path / 'costs.toml'}: {message}" in str(info.value).splitlines()
+    assert str(info.value) == f"{tmp_path / 'costs.toml'}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "expected"),
+    [
+        ("compute", "memory_bandwidth", BYTES),
+        ("compute", "op_overhead", SECONDS),
+        ("compute.flops", "float32", "a number of operations per second from 1 to 1e21"),
+        ("links", "latency", SECONDS),
+        ("links", "bandwidth", BYTES),
+        ("links.p2p", "bandwidth", BYTES),
+        ("axes.dp", "latency", SECONDS),
+        ("axes.dp", "bandwidth", BYTES),
+        ("axes.dp.all_reduce", "latency", SECONDS),
+        ("axes.dp.all_reduce", "bandwidth", BYTES),
+    ],
+)
+def test_numbers_without_sense_are_refused(tmp_path: Path, table: str, key: str, expected: str) -> None:
+    wrong = ["-1", "-1e-300", "inf", "-inf", "nan", "1e22", "1e308", "true", "'fast'"]
+    if expected != SECONDS:
+        wrong += ["0", "0.999", "1e-10", "1e-310", "5e-324"]
+    for value in wrong:
+        with pytest.raises(PlanError) as info:
+            # Other tables inherit from this one: it is told once, where it stands.
+            load(tmp_path, f"[{table}]\n{key} = {value}\n" + ("" if table == "axes.dp" else "[axes.dp]\n"))
+        assert str(info.value).startswith(f"{tmp_path / 'costs.toml'}: {table}.{key}: expected {expected}, got: ")
+        assert len(str(info.value).splitlines()) == 1
+    for value in ("1", "1.0", "3600"):
+        load(tmp_path, f"[{table}]\n{key} = {value}\n")
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
@@ -130,6 +206,8 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         Costs.load(tmp_path / "none.toml")
     with pytest.raises(PlanError, match=r"costs\.toml:1:\d+: "):
         load(tmp_path, "device = =\n")
+    with pytest.raises(PlanError, match=r"costs\.toml: an integer has too many digits"):
+        load(tmp_path, f"[links]\nlatency = {'1' * 5000}\n")
 
 
 def _randn(*shape: int) -> torch.Tensor:
