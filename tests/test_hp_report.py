@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -231,6 +232,43 @@ def test_mistakes_are_one_line_and_leave_nothing(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("seconds", [0, 5e-324, 3600])
+@pytest.mark.parametrize("rate", [1, 1e21])
+def test_costs_at_their_bounds_are_shown(folder: Path, seconds: float, rate: float) -> None:
+    link = f"latency = {seconds}\nbandwidth = {rate}\n"
+    compute = f"[compute]\nmemory_bandwidth = {rate}\nop_overhead = {seconds}\n"
+    (folder / "bounds.toml").write_text(f"{compute}[compute.flops]\nfloat32 = {rate}\n[links]\n{link}[axes.dp]\n{link}")
+    for name in ("gather", "stages", "prog"):
+        more = ("-o", "b.html", "--trace", "b.t", "--json", "-")
+        data = report(name, "--costs", "bounds.toml", *more, cwd=folder)
+        assert json.loads(data)["step"]["simulated_seconds"] > 0
+        for text in (data, (folder / "b.html").read_text(), (folder / "b.t").read_text()):
+            assert not re.search(r"[^\w.](inf|nan|Infinity|NaN)[^\w.]", text)
+
+
+def test_one_output_goes_to_one_place(folder: Path) -> None:
+    assert json.loads(report("gather", "--trace", "-", cwd=folder))["traceEvents"]
+    assert report("gather", "-o", "-", cwd=folder).startswith("<!DOCTYPE html>")
+    assert not (folder / "-").exists()
+    for one, other in (("--json", "--trace"), ("-o", "--json"), ("-o", "--trace")):
+        assert fail("gather", one, "-", other, "-", cwd=folder) == (
+            f"hp-report: error: {one} and {other}: both would be written to standard output"
+        )
+        assert fail("gather", one, "run/../x.out", other, "x.out", cwd=folder) == (
+            f"hp-report: error: {one} and {other}: both would be written to 'x.out'"
+        )
+
+
+@pytest.mark.parametrize("option", ["-o", "--json", "--trace", "--costs", "--run"])
+def test_empty_paths_are_refused(folder: Path, option: str) -> None:
+    more = () if option == "--json" else ("--json", "-")
+    for path in ("", " "):
+        assert fail("gather", option, path, *more, cwd=folder) == (
+            f"hp-report: error: {option}: expected a path, got: '{path}'"
+        )
+    assert "--device: no built-in rates for ''" in fail("gather", "--json", "-", "--device", "", cwd=folder)
+
+
 def test_damaged_programs_are_refused(folder: Path) -> None:
     shutil.copytree(folder / "prog", folder / "damaged")
     file = folder / "damaged" / "program.json"
@@ -244,7 +282,7 @@ def test_damaged_programs_are_refused(folder: Path) -> None:
 def test_costs_that_cannot_be_read_are_refused(folder: Path) -> None:
     bad = folder / "bad.toml"
     bad.write_text("[links]\nlatency = -1.0\n")
-    assert "bad.toml: links.latency: expected a number of seconds, at least 0, got: -1.0" in fail(
+    assert "bad.toml: links.latency: expected a number of seconds from 0 to 3600, got: -1.0" in fail(
         "prog", "-o", "x.html", "--costs", "bad.toml", cwd=folder
     )
     bad.write_text("[links\n")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ..errors import HpirError, PlanError, nearest
+from ..errors import HpirError, PlanError
 
 
 def main() -> int:
@@ -27,12 +28,13 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the command's argument parser."""
     parser = argparse.ArgumentParser(
         prog="hp-report",
-        description="Write a page about a Program: what its ranks do when, what memory they hold, what they send.",
+        description="Write a page about a Program: what its ranks do when, what memory they hold, what they send. "
+        "One of the files to write may be '-', for standard output.",
         allow_abbrev=False,
     )
     parser.add_argument("program", help="a Program's directory")
     parser.add_argument("-o", "--output", metavar="FILE", help="the page: one HTML file that needs nothing else")
-    parser.add_argument("--json", metavar="FILE", help="the same as data; '-' for standard output")
+    parser.add_argument("--json", metavar="FILE", help="the same as data")
     parser.add_argument("--trace", metavar="FILE", help="the timeline in the trace-event format of Chrome and Perfetto")
     parser.add_argument("--run", metavar="DIR", help="a profile of a run: what 'hp-run --profile' wrote")
     parser.add_argument("--costs", metavar="FILE", help="rates of the machine, TOML (default: built in)")
@@ -52,18 +54,20 @@ def run(arguments: Sequence[str]) -> int:
         HpirError: a user's mistake, or a file that cannot be read or written.
     """
     options = make_parser().parse_args(arguments)
-    if not (options.output or options.json or options.trace):
-        raise PlanError("nothing to write; name the page with -o, or use --json or --trace")
-    from ..costs import DEFAULT_DEVICE, DEVICES, Costs
+    places = _places({"-o": options.output, "--json": options.json, "--trace": options.trace})
+    for option, value in (("--costs", options.costs), ("--run", options.run)):
+        if value is not None and not value.strip():
+            raise PlanError(f"{option}: expected a path, got: '{value}'")
+    from ..costs import DEFAULT_DEVICE, Costs, device_problem
 
-    if options.costs and options.device:
+    if options.costs is not None and options.device is not None:
         raise PlanError("--device: the costs file says which device it is for")
-    if options.costs:
+    if options.costs is not None:
         costs, costs_name = Costs.load(options.costs), options.costs
     else:
-        device = options.device or DEFAULT_DEVICE
-        if device not in DEVICES:
-            raise PlanError(f"--device: no built-in rates for '{device}'{nearest(device, DEVICES)}")
+        device = DEFAULT_DEVICE if options.device is None else options.device
+        if problem := device_problem(device):
+            raise PlanError(f"--device: {problem}")
         costs = Costs.built_in(device)
         costs_name = f"built in for {costs.device}"
     from ..reporting.measured import read_profile
@@ -74,22 +78,39 @@ def run(arguments: Sequence[str]) -> int:
     from ..runtime.program import Program
 
     program = Program.load(options.program, allow=options.allow)
-    measured = read_profile(options.run, program) if options.run else None
+    measured = read_profile(options.run, program) if options.run is not None else None
     report = make_report(
         program, name=program_name(options.program), costs=costs, costs_name=costs_name, measured=measured
     )
-    texts: dict[Path, str] = {}
-    if options.trace:
-        texts[Path(options.trace)] = json.dumps(trace_events(report), separators=(",", ":"))
-    if options.output:
-        texts[Path(options.output)] = write_page(report)
-    data = json.dumps(report.to_json(), separators=(",", ":")) + "\n" if options.json else ""
-    if options.json and options.json != "-":
-        texts[Path(options.json)] = data
-    write_files(texts)
-    if options.json == "-":
-        print(data, end="")
+    make_texts: dict[str, Callable[[], str]] = {
+        "--trace": lambda: json.dumps(trace_events(report), separators=(",", ":")) + "\n",
+        "-o": lambda: write_page(report),
+        "--json": lambda: json.dumps(report.to_json(), separators=(",", ":")) + "\n",
+    }
+    texts = {place: make_texts[option]() for option, place in places.items()}
+    write_files({Path(place): text for place, text in texts.items() if place != "-"})
+    print(texts.get("-", ""), end="")
     return 0
+
+
+def _places(asked: Mapping[str, str | None]) -> dict[str, str]:
+    """Return where to write what is asked for, by option.
+
+    Raises:
+        PlanError: nothing is, or two options name one place.
+    """
+    places = {option: place for option, place in asked.items() if place is not None}
+    if not places:
+        raise PlanError("nothing to write; name the page with -o, or use --json or --trace")
+    taken: dict[str, str] = {}
+    for option, place in places.items():
+        if not place.strip():
+            raise PlanError(f"{option}: expected a path, got: '{place}'")
+        other = taken.setdefault(place if place == "-" else os.path.realpath(place), option)
+        if other != option:
+            where = "standard output" if place == "-" else f"'{place}'"
+            raise PlanError(f"{other} and {option}: both would be written to {where}")
+    return places
 
 
 if __name__ == "__main__":
