@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from .errors import PlanError, nearest
 from .mesh import Mesh
+from .sizes import MOST_MIB
 from .toml_file import read_toml
 
 _AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -66,7 +67,9 @@ class BucketsPlan(_Section):
         description="'module', 'size' or a list of module patterns per bucket",
         union_mode="left_to_right",
     )
-    cap_mb: float = Field(default=64, gt=0, description="a number of MiB above 0")
+    cap_mb: float = Field(
+        default=64, gt=0, le=MOST_MIB, allow_inf_nan=False, description="a number of MiB above 0, at most 1e9"
+    )
     layout: Literal["flat", "packed"] = Field(default="flat", description="'flat' or 'packed'")
 
 
@@ -74,8 +77,10 @@ class OverlapPlan(_Section):
     """How far ahead collectives start."""
 
     prefetch: int = Field(default=1, ge=0, description="an integer, at least 0")
-    memory_limit_mb: float = Field(default=0, ge=0, allow_inf_nan=False, description="a number of MiB, 0 for none")
-    costs: str = Field(default="", description="a path of a TOML file")
+    memory_limit_mb: float = Field(
+        default=0, ge=0, le=MOST_MIB, allow_inf_nan=False, description="a number of MiB, at most 1e9, or 0 for no limit"
+    )
+    costs: str = Field(default="", pattern=r"\S", description="a path of a TOML file")
 
 
 class PipelinePlan(_Section):
@@ -241,7 +246,7 @@ class Plan(BaseModel):
 
     def _bucket_pass(self, buckets: BucketsPlan) -> str:
         if buckets.by == "size":
-            options = f"by=size cap-mb={buckets.cap_mb:g}"
+            options = f"by=size cap-mb={buckets.cap_mb:.12g}"
         elif buckets.by == "module":
             options = "by=module"
         else:

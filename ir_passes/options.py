@@ -116,6 +116,8 @@ def _convert(name: str, option: OptionText, kind: type) -> object:
         return split_list(option.value)
     text = unquote(option.value)
     if kind is str:
+        if not text.strip():  # as a shell's variable that is not set leaves it
+            raise option.place.error(f"option '{option.key}' of {name} expects {_KINDS[kind]}, got: '{text}'")
         return text
     try:
         if kind is bool:

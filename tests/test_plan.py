@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from hpir.ir_passes.pipeline_text import Place, parse_options, parse_pipeline, s
 from hpir.mesh import Mesh
 from hpir.plan import Plan
 
+MIB_ABOVE_0 = "a number of MiB above 0, at most 1e9"
 FULL = """
 [mesh]
 pp = 2
@@ -268,12 +270,21 @@ def test_what_has_no_pass_is_refused(extra: dict[str, Any], key: str) -> None:
             "plan: buckets.by: expected 'module', 'size' or a list of module patterns per bucket, got: 'modules', "
             "did you mean 'module'?",
         ),
-        ({"buckets": {"cap_mb": 0}}, "plan: buckets.cap_mb: expected a number of MiB above 0, got: 0"),
-        ({"overlap": {"prefetch": -1}}, "plan: overlap.prefetch: expected an integer, at least 0, got: -1"),
-        (
-            {"overlap": {"memory_limit_mb": float("inf")}},
-            "plan: overlap.memory_limit_mb: expected a number of MiB, 0 for none, got: inf",
+        *(
+            ({"buckets": {"cap_mb": value}}, f"plan: buckets.cap_mb: expected {MIB_ABOVE_0}, got: {value}")
+            for value in (0, -1, 1e10, 1e308, math.inf, math.nan)
         ),
+        ({"overlap": {"prefetch": -1}}, "plan: overlap.prefetch: expected an integer, at least 0, got: -1"),
+        *(
+            (
+                {"overlap": {"memory_limit_mb": value}},
+                "plan: overlap.memory_limit_mb: expected a number of MiB, at most 1e9, or 0 for no limit, "
+                f"got: {value}",
+            )
+            for value in (-1, 1e10, 1e308, math.inf, math.nan)
+        ),
+        ({"overlap": {"costs": ""}}, "plan: overlap.costs: expected a path of a TOML file, got: ''"),
+        ({"overlap": {"costs": " "}}, "plan: overlap.costs: expected a path of a TOML file, got: ' '"),
         ({"overlap": {"costs": 1}}, "plan: overlap.costs: expected a path of a TOML file, got: 1"),
         (
             {"overlap": {"costs": "'\""}},

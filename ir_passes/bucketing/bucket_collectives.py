@@ -14,14 +14,13 @@ from ...dialect.diagnostics import error_at, remark
 from ...dialect.levels import require_level
 from ...dialect.signature import step_functions
 from ...errors import PassError, nearest
+from ...sizes import MIB, MOST_MIB
 from ..base import ModulePass
 from .bucket_plan import load_plans, plans_to_json
 from .collectives import Collective, FunctionOps, argument_attributes, parameter_names
 from .planner import Placement, place_plan, plan_function
 from .rewrite import apply, report
 from .scopes import MODULE, SIZE, Groups, Proposal, by_groups, by_module, by_size
-
-_BYTES_PER_MB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,8 @@ class HpBucketCollectives(ModulePass):
     print_plan: bool = False
 
     def __post_init__(self) -> None:
-        if self.cap_mb <= 0:
-            raise PassError(f"option 'cap-mb' expects a number above 0, got: {self.cap_mb:g}")
+        if not 0 < self.cap_mb <= MOST_MIB:
+            raise PassError(f"option 'cap-mb' expects a number of MiB above 0, at most 1e9, got: {self.cap_mb:g}")
         if not self.by:
             raise PassError("option 'by' expects 'module', 'size' or groups of module patterns, got nothing")
         if self.plan and self.by != (MODULE,):
@@ -143,7 +142,7 @@ class HpBucketCollectives(ModulePass):
         if self.by == (MODULE,):
             return by_module(collectives)
         if self.by == (SIZE,):
-            return by_size(collectives, self.cap_mb * _BYTES_PER_MB)
+            return by_size(collectives, self.cap_mb * MIB)
         return by_groups(collectives, Groups.parse(self.by))
 
     def _stored(self, module: ir.Operation, functions: Sequence[FunctionOps]) -> list[tuple[FunctionOps, Placement]]:

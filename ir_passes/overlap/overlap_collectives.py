@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -16,6 +15,7 @@ from ...dialect.levels import require_level
 from ...dialect.signature import function_name, step_functions
 from ...errors import PassError
 from ...mesh import Mesh
+from ...sizes import MIB, MOST_MIB
 from ..base import ModulePass
 from .collectives import Collective, find_collectives, name_of
 from .memory_limit import LimitError, Step, place_starts, steps_of
@@ -24,8 +24,6 @@ from .placement import Placement
 
 if TYPE_CHECKING:
     from ...costs import Costs
-
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -107,8 +105,11 @@ class HpOverlapCollectives(ModulePass):
     def __post_init__(self) -> None:
         if self.prefetch < 0:
             raise PassError(f"option 'prefetch' expects at least 0, got: {self.prefetch}")
-        if not 0 <= self.memory_limit_mb < math.inf:
-            raise PassError(f"option 'memory-limit-mb' expects at least 0, got: {self.memory_limit_mb:g}")
+        if not 0 <= self.memory_limit_mb <= MOST_MIB:
+            raise PassError(
+                "option 'memory-limit-mb' expects a number of MiB, at most 1e9, or 0 for no limit, "
+                f"got: {self.memory_limit_mb:g}"
+            )
 
     @collection_paused()
     def run(self, module: ir.Operation) -> None:  # noqa: D102
@@ -143,7 +144,7 @@ class _Plan:
         return self._costs.collective_seconds(found.kind, found.size, found.ranks, found.axes)
 
     def _place(self, steps: Sequence[Step], options: HpOverlapCollectives) -> int:
-        limit = int(options.memory_limit_mb * _MIB) if options.memory_limit_mb else None
+        limit = int(options.memory_limit_mb * MIB) if options.memory_limit_mb else None
         entry = self._line.entry()
         try:
             peak = place_starts(steps, options.prefetch, entry, limit)

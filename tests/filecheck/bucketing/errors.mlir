@@ -4,13 +4,15 @@
 // RUN: not hp-opt %s --hp-bucket-collectives='by=[ ]' 2>&1 | filecheck %s --check-prefix=EMPTY
 // RUN: not hp-opt %s --hp-bucket-collectives='by=' 2>&1 | filecheck %s --check-prefix=MISSING
 // RUN: not hp-opt %s --hp-bucket-collectives='cap-mb=0' 2>&1 | filecheck %s --check-prefix=CAP
+// RUN: not hp-opt %s --hp-bucket-collectives='cap-mb=inf' 2>&1 | filecheck %s --check-prefix=INFINITE
 // RUN: not hp-opt %s --hp-bucket-collectives='by=size plan=x.json' 2>&1 | filecheck %s --check-prefix=BOTH
 
 // NOTHING: errors.mlir:[[#]]:1: error: hp-bucket-collectives: by: pattern 'nothing.*' of group 2 matches no module and no parameter
 // NEAREST: error: hp-bucket-collectives: by: pattern 'modul' of group 1 matches no module and no parameter, did you mean 'module'?
 // EMPTY: --hp-bucket-collectives:1:{{[0-9]+}}: error: hp-bucket-collectives: option 'by' has a group without a pattern: '[ ]'
 // MISSING: error: hp-bucket-collectives: option 'by' expects 'module', 'size' or groups of module patterns, got nothing
-// CAP: error: hp-bucket-collectives: option 'cap-mb' expects a number above 0, got: 0
+// CAP: error: hp-bucket-collectives: option 'cap-mb' expects a number of MiB above 0, at most 1e9, got: 0
+// INFINITE: error: hp-bucket-collectives: option 'cap-mb' expects a number of MiB above 0, at most 1e9, got: inf
 // BOTH: error: hp-bucket-collectives: options 'by' and 'plan' exclude each other: a stored plan says what is fused
 
 !s = !torch.vtensor<[2],f32>

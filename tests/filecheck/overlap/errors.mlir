@@ -2,14 +2,18 @@
 // RUN: not hp-opt %s --hp-overlap-collectives='prefetch=-1' 2>&1 | filecheck %s --check-prefix=PREFETCH
 // RUN: not hp-opt %s --hp-overlap-collectives='memory-limit-mb=-1' 2>&1 | filecheck %s --check-prefix=LIMIT
 // RUN: not hp-opt %s --hp-overlap-collectives='memory-limit-mb=inf' 2>&1 | filecheck %s --check-prefix=INFINITE
+// RUN: not hp-opt %s --hp-overlap-collectives='memory-limit-mb=1e308' 2>&1 | filecheck %s --check-prefix=LARGE
+// RUN: not hp-opt %s --hp-overlap-collectives='costs=""' 2>&1 | filecheck %s --check-prefix=EMPTY
 // RUN: not hp-opt %s --hp-overlap-collectives='ahead=1' 2>&1 | filecheck %s --check-prefix=OPTION
 // RUN: echo 'module { "hp.mesh"() {axis_names = ["dp"], axis_sizes = array<i64: 2>, sym_name = "mesh"} : () -> () }' > %t.mlir
 // RUN: sed 's/module/module attributes {hp.level = "spmd"}/' %t.mlir > %t.spmd.mlir
 // RUN: not hp-opt %t.spmd.mlir --hp-overlap-collectives='costs=none.toml' 2>&1 | filecheck %s --check-prefix=COSTS
 
 // PREFETCH: error: hp-overlap-collectives: option 'prefetch' expects at least 0, got: -1
-// LIMIT: error: hp-overlap-collectives: option 'memory-limit-mb' expects at least 0, got: -1
-// INFINITE: error: hp-overlap-collectives: option 'memory-limit-mb' expects at least 0, got: inf
+// LIMIT: error: hp-overlap-collectives: option 'memory-limit-mb' expects a number of MiB, at most 1e9, or 0 for no limit, got: -1
+// INFINITE: error: hp-overlap-collectives: option 'memory-limit-mb' expects a number of MiB, at most 1e9, or 0 for no limit, got: inf
+// LARGE: error: hp-overlap-collectives: option 'memory-limit-mb' expects a number of MiB, at most 1e9, or 0 for no limit, got: 1e+308
+// EMPTY: error: option 'costs' of hp-overlap-collectives expects text, got: ''
 // OPTION: error: unknown option 'ahead' of hp-overlap-collectives
 // COSTS: error: hp-overlap-collectives: none.toml: cannot read costs: no such file or directory
 
