@@ -26,6 +26,7 @@ from .wires import (
     carrier,
     chain,
     concatenated,
+    is_native,
     pack,
     piece_shape,
     stacked_pieces,
@@ -54,6 +55,8 @@ class DirectExchange:
 
     def all_gather(self, tensors: Sequence[Tensor], dims: Sequence[int], group: Group) -> list[Part]:
         """Start to gather each tensor along its dim."""
+        if len(tensors) == 1 and len(tensors[0].shape) == 1 and is_native(tensors[0].dtype):
+            return [self._gather_flat(tensors[0], group)]
         wires = []
         for tensor in tensors:
             bits, back = carrier(tensor)
@@ -65,14 +68,23 @@ class DirectExchange:
             elements = sum(math.prod(wire.shape) for wire in together)
             value = self._send_others(self._for_all(pack(together, 1), group), elements, group)
             arrives = _joined(together, [dims[position] for position in bucket], group)
-            flat = len(together) == 1 and len(together[0].shape) == 1 and together[0].finish is None
-            parts.append(Part(value, tuple(bucket), arrives, _rows(together[0], group) if flat else None))
+            parts.append(Part(value, tuple(bucket), arrives))
         return parts
+
+    def _gather_flat(self, tensor: Tensor, group: Group) -> Part:
+        """Start to gather a bucket, or what else is one row."""
+        own = aten.contiguous.default(tensor)
+        elements = tensor.shape[0]
+        rows = _rows(own, elements, group)
+        value = self._send_others(self._for_all(own, group), elements, group)
+        return Part(value, (0,), lambda arrived: aten.cat.default(list(rows(arrived))), rows)
 
     def reduce_scatter(
         self, tensors: Sequence[Tensor], dims: Sequence[int], group: Group, mean: Finish | None
     ) -> list[Part]:
         """Start to sum each tensor over the group and give each member its piece along the tensor's dim."""
+        if group.size == 2 and len(tensors) == 1 and len(tensors[0].shape) == 1 and is_native(tensors[0].dtype):
+            return [self._reduce_flat(tensors[0], group, mean)]
         wires = []
         for tensor, dim in zip(tensors, dims, strict=True):
             terms, back = summable(tensor)
@@ -90,6 +102,15 @@ class DirectExchange:
             return value, chain(_sum_with(own, shape[1:], group), mean)
 
         return _launched(wires, launch, before=group.size)
+
+    def _reduce_flat(self, tensor: Tensor, group: Group, mean: Finish | None) -> Part:
+        """Start to reduce and scatter a bucket, or what else is one row, between two."""
+        elements = tensor.shape[0] // 2
+        whole = aten.contiguous.default(tensor)
+        halves = [aten.slice.Tensor(whole, 0, at * elements, (at + 1) * elements) for at in range(2)]
+        own, other = halves[own_number(group)], halves[1 - own_number(group)]
+        value = self._send_others(other, elements, group)
+        return Part(value, (0,), chain(lambda arrived: aten.add.Tensor(own, arrived), mean))
 
     def all_reduce(self, tensors: Sequence[Tensor], group: Group, mean: Finish | None) -> list[Part]:
         """Start to sum each tensor over the group."""
@@ -217,10 +238,17 @@ def _joined(wires: Sequence[Wire], dims: Sequence[int], group: Group) -> Finish:
     return run
 
 
-def _rows(wire: Wire, group: Group) -> Finish:
-    """Return what gives the pieces of all members, of a 1-d tensor of which `wire` is this rank's."""
-    sizes = [wire.shape[0]] * (group.size - 1)
-    return lambda value: _with_own(wire.tensor, aten.split_with_sizes.default(value, sizes), group)
+def _rows(own: Tensor, elements: int, group: Group) -> Finish:
+    """Return what gives the pieces of all members, of a 1-d tensor of which `own` is this rank's."""
+    if group.size == 2:
+        return lambda value: _with_own(own, [value], group)
+    sizes = [elements] * (group.size - 1)
+
+    def run(value: Any) -> Any:
+        received = aten.split_with_sizes.default(value, sizes)
+        return _with_own(own, [received[number] for number in range(group.size - 1)], group)
+
+    return run
 
 
 def _sum(group: Group) -> Finish:

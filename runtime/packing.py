@@ -84,6 +84,9 @@ class Packing:
 
     def pack(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return the members as one tensor, which shares their memory where they lie in it as they should."""
+        if self.ranks > 1 and self._plain and not self._complex:
+            rows = [tensor.reshape(self.ranks, size) for tensor, size in zip(tensors, self.layout.sizes, strict=True)]
+            return torch.cat(rows, 1).view(-1)
         side_by_side = self._view(tensors) if self.ranks == 1 else None
         return self.concatenate(tensors) if side_by_side is None else side_by_side
 
@@ -178,12 +181,17 @@ class Packing:
 
         Each element is copied once.
         """
+        if self._plain and layout == "flat":
+            sizes = list(self.layout.sizes)
+            cut = [row.split_with_sizes(sizes) for row in rows]
+            memory = torch.cat([piece for member in zip(*cut, strict=True) for piece in member])
+            return [
+                memory.as_strided(member.shape, member.strides, self.ranks * member.offset) for member in self._members
+            ]
         # Behind each member is its padding.
         parts = [aten.split_with_sizes.default(row, self._split)[::2] for row in rows]
         if layout == "flat":
             pieces = [piece for member in zip(*parts, strict=True) for piece in member]
-            if not any(self.layout.gaps):
-                return self._wholes(aten.cat.default(pieces))
             memory = rows[0].new_empty(self.numel)
             sizes = []
             for size, gap in zip(self.layout.sizes, self.layout.gaps, strict=True):

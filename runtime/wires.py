@@ -39,6 +39,11 @@ _MOST_PACKED_BYTES = 1 << 19
 Finish = Callable[[Any], Any]
 
 
+def is_native(dtype: torch.dtype) -> bool:
+    """Return whether every backend moves and adds a dtype as it is."""
+    return dtype in _NATIVE
+
+
 class Wire(NamedTuple):
     """One operand as a backend is given it.
 
