@@ -110,7 +110,7 @@ class DirectExchange:
         halves = [aten.slice.Tensor(whole, 0, at * elements, (at + 1) * elements) for at in range(2)]
         own, other = halves[own_number(group)], halves[1 - own_number(group)]
         value = self._send_others(other, elements, group)
-        return Part(value, (0,), chain(lambda arrived: aten.add.Tensor(own, arrived), mean))
+        return Part(value, (0,), chain(lambda arrived: aten.add_.Tensor(arrived, own), mean))
 
     def all_reduce(self, tensors: Sequence[Tensor], group: Group, mean: Finish | None) -> list[Part]:
         """Start to sum each tensor over the group."""
