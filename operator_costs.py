@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Protocol
 
+from .view_operators import STRIDED_VIEWS
+
 Shape = Sequence["int | None"]
 """Sizes of a tensor; None for one known only at run time."""
 
@@ -29,37 +31,15 @@ class Typed(Protocol):
 
 
 # No kernel runs for these: they make another view of a tensor, or none at all.
-_FREE = frozenset(
-    {
-        "aten._reshape_alias",
-        "aten._unsafe_view",
-        "aten.alias",
-        "aten.detach",
-        "aten.diagonal",
-        "aten.expand",
-        "aten.numpy_T",
-        "aten.permute",
-        "aten.reshape",
-        "aten.select.int",
-        "aten.slice.Tensor",
-        "aten.split.Tensor",
-        "aten.split_with_sizes",
-        "aten.squeeze",
-        "aten.squeeze.dim",
-        "aten.squeeze.dims",
-        "aten.t",
-        "aten.transpose.int",
-        "aten.unbind.int",
-        "aten.unsqueeze",
-        "aten.view",
-        "aten.view.dtype",
-        "aten.view_as_complex",
-        "aten.view_as_real",
-        "hp.microbatch",
-        "hp.wait",
-        "literal",
-    }
-)
+_FREE = STRIDED_VIEWS | {
+    "aten.reshape",
+    "aten.view.dtype",
+    "aten.view_as_complex",
+    "aten.view_as_real",
+    "hp.microbatch",
+    "hp.wait",
+    "literal",
+}
 
 
 @cache

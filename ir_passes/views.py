@@ -4,35 +4,15 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
-VIEWS = frozenset(
-    {
-        "aten.__getitem__.t",
-        "aten._reshape_alias",
-        "aten._unsafe_view",
-        "aten.alias",
-        "aten.clone",
-        "aten.contiguous",
-        "aten.detach",
-        "aten.diagonal",
-        "aten.expand",
-        "aten.numpy_T",
-        "aten.permute",
-        "aten.reshape",
-        "aten.select.int",
-        "aten.slice.Tensor",
-        "aten.split.Tensor",
-        "aten.split_with_sizes",
-        "aten.squeeze",
-        "aten.squeeze.dim",
-        "aten.squeeze.dims",
-        "aten.t",
-        "aten.transpose.int",
-        "aten.unbind.int",
-        "aten.unsqueeze",
-        "aten.view",
-        "prim.ListUnpack",
-    }
-)
+from ..view_operators import STRIDED_VIEWS
+
+VIEWS = STRIDED_VIEWS | {
+    "aten.__getitem__.t",
+    "aten.clone",
+    "aten.contiguous",
+    "aten.reshape",
+    "prim.ListUnpack",
+}
 """Operators whose results hold elements of their one tensor operand (or list of tensors) and nothing else."""
 
 UNPACKING = frozenset({"aten.__getitem__.t", "prim.ListUnpack"})

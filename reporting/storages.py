@@ -14,6 +14,7 @@ from ..costs import tensor_bytes
 from ..operator_costs import plain_name
 from ..runtime.blocks import STARTS
 from ..runtime.program import Function, Op, Program, Ref, private_accumulators
+from ..view_operators import STRIDED_VIEWS
 from .layouts import Layouts
 from .segments import lies_packed, value_types
 
@@ -23,35 +24,13 @@ CATEGORIES = ("state", "inputs", "gathered parameters", "activations", "gradient
 STATE, INPUTS, GATHERED, ACTIVATIONS, GRADIENTS, TEMPORARIES, COMMUNICATION = range(len(CATEGORIES))
 
 _ROLES = {"input": INPUTS, "size": INPUTS, "param": STATE, "buffer": STATE, "constant": STATE}
-_VIEWS = frozenset(
-    {
-        "aten._reshape_alias",
-        "aten._unsafe_view",
-        "aten.alias",
-        "aten.detach",
-        "aten.diagonal",
-        "aten.expand",
-        "aten.lift_fresh",
-        "aten.numpy_T",
-        "aten.permute",
-        "aten.select.int",
-        "aten.slice.Tensor",
-        "aten.split.Tensor",
-        "aten.split_with_sizes",
-        "aten.squeeze",
-        "aten.squeeze.dim",
-        "aten.squeeze.dims",
-        "aten.t",
-        "aten.transpose.int",
-        "aten.unbind.int",
-        "aten.unsqueeze",
-        "aten.view",
-        "aten.view.dtype",
-        "aten.view_as_complex",
-        "aten.view_as_real",
-        "hp.microbatch",
-    }
-)
+_VIEWS = STRIDED_VIEWS | {
+    "aten.lift_fresh",
+    "aten.view.dtype",
+    "aten.view_as_complex",
+    "aten.view_as_real",
+    "hp.microbatch",
+}
 # A view where the elements are in order, a copy where they are not.
 _AT_TIMES = frozenset({"aten.contiguous", "aten.reshape"})
 _CASTS = frozenset({"aten._to_copy", "aten.clone", "aten.to.dtype", "prims.convert_element_type"})

@@ -64,10 +64,10 @@ class Collective:
 class FunctionOps:
     """The ops of a function by number, from one walk over it; good until the function changes.
 
+    Only ops that are asked for are held on to: of a hundred thousand, few stand near a collective.
+
     Args:
         function: a `func.func` with one block.
-
-    Only ops that are asked for are held on to: of a hundred thousand, few stand near a collective.
 
     Attributes:
         function: it.
