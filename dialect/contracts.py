@@ -324,7 +324,9 @@ def verify_unpack(op: ir.Operation) -> None:
 @_contract
 def verify_send(op: ir.Operation) -> None:
     """`hp.send`."""
-    _operands(op)  # C1
+    for number, operand in enumerate(_operands(op)):  # C1
+        if None in operand.shape and "header" not in op.attributes:
+            raise _BrokenError(f"expected a header, as operand {number} has no static shape: {operand}")  # C4
     _peer(op, _mesh(op))
 
 
@@ -335,8 +337,8 @@ def verify_recv(op: ir.Operation) -> None:
     if not types:
         raise _BrokenError("expected a future of at least one tensor")  # C1
     for number, type_ in enumerate(types):
-        if None in _tensor(type_, f"future element {number}").shape:
-            raise _BrokenError(f"expected future element {number} to have a static shape, got: {type_}")  # C1
+        if None in _tensor(type_, f"future element {number}").shape and "header" not in op.attributes:
+            raise _BrokenError(f"expected a header, as future element {number} has no static shape: {type_}")  # C4
     _peer(op, _mesh(op))
 
 

@@ -254,6 +254,7 @@ class SendOp(VariadicOp, name="send"):
     - C1: at least one operand; operands are tensors.
     - C2: `mesh` names the module's mesh and `axis` an axis of it.
     - C3: `peer` is a position on the axis.
+    - C4: with the unit attribute `header`, the tensors' sizes are sent before them; a size that is not static needs it.
 
     ```mlir
     "hp.send"(%x) {mesh = @mesh, axis = "pp", peer = 1 : i64} : (!torch.vtensor<[4,8],f32>) -> ()
@@ -274,9 +275,10 @@ class RecvOp(Hp.Operation, name="recv"):
 
     `label`, where present, is for people only.
 
-    - C1: the future has at least one type, all tensors of static shape.
+    - C1: the future has at least one type, all tensors.
     - C2: `mesh` names the module's mesh and `axis` an axis of it.
     - C3: `peer` is a position on the axis.
+    - C4: with the unit attribute `header`, the tensors' sizes arrive before them; a size that is not static needs it.
 
     ```mlir
     %f = "hp.recv"() {mesh = @mesh, axis = "pp", peer = 0 : i64} : () -> !hp.future<[!torch.vtensor<[4,8],f32>]>

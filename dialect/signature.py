@@ -17,9 +17,11 @@ from .attributes import i64_attr, ints_attr, read_ints, read_sharding, read_stri
 from .diagnostics import error_at
 from .types import DTYPE_BYTES, TensorType, tensor_type
 
-ARGUMENT_ROLES = ("param", "buffer", "input", "size", "constant")
-RESULT_ROLES = ("loss", "weight", "output", "grad", "buffer")
+ARGUMENT_ROLES = ("param", "buffer", "input", "size", "constant", "incoming", "saved")
+RESULT_ROLES = ("loss", "weight", "output", "grad", "buffer", "outgoing", "saved")
 STATE_ROLES = ("param", "buffer", "constant")
+CROSSING_ROLES = ("incoming", "outgoing", "saved")
+"""What goes from one function of a stage to another: to other stages, or to a later function of the same one."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class ValueInfo:
     ``("weight",)``. `sharding` is None where the attribute is absent (replicated). `full_shape` is always filled in:
     the global shape. `dim_names` has, for an input with dynamic sizes, the name of each dim, empty for a fixed size.
     `example` is, for a size, what it was when the step was captured: what estimates use. Parameters with the same
-    `buffer` are to lie in one piece of memory, each from byte `offset` on.
+    `buffer` are to lie in one piece of memory, each from byte `offset` on. `stages` are those that hold a parameter,
+    buffer or constant, in order; empty before stages are assigned.
     """
 
     index: int
@@ -46,6 +49,7 @@ class ValueInfo:
     example: int | None = None
     buffer: str = ""
     offset: int = 0
+    stages: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -182,6 +186,8 @@ def _read_value(
         if role != "size" or not isinstance(example, ir.IntegerAttr) or example.value < 0:
             raise error_at(function, f"{where}: expected hp.example to be the example of a size, got: {example}")
         info = replace(info, example=example.value)
+    if "hp.stages" in attributes:
+        info = replace(info, stages=_read_stages(function, where, role, attributes["hp.stages"]))
     if "hp.buffer" in attributes or "hp.offset" in attributes:
         info = _read_buffer(function, where, info, attributes)
     if "hp.sharding" in attributes:
@@ -196,6 +202,13 @@ def _read_value(
             )
         info = replace(info, full_shape=tuple(None if size < 0 else size for size in full))
     return info
+
+
+def _read_stages(function: ir.Operation, where: str, role: str, attribute: ir.Attribute) -> tuple[int, ...]:
+    stages = read_ints(attribute)
+    if role not in STATE_ROLES or not stages or min(stages) < 0 or list(stages) != sorted(set(stages)):
+        raise error_at(function, f"{where}: expected hp.stages to be the stages of state in order, got: {attribute}")
+    return tuple(stages)
 
 
 def _read_buffer(function: ir.Operation, where: str, info: ValueInfo, attributes: ir.DictAttr) -> ValueInfo:
@@ -270,7 +283,7 @@ def _read_sharding(
 def value_attributes(info: ValueInfo, mesh_name: str = "", mesh: Mesh | None = None) -> ir.DictAttr:
     """Build the attribute dictionary of an argument or result in the current context."""
     attributes: dict[str, ir.Attribute] = {"hp.role": ir.StringAttr.get(info.role)}
-    if info.role in ("input", "output", "size"):
+    if info.role in ("input", "output", "size", *CROSSING_ROLES):
         attributes["hp.name"] = ir.StringAttr.get(info.name)
     elif info.role not in ("loss", "weight"):
         attributes["hp.fqn"] = strings_attr(info.names)
@@ -282,6 +295,8 @@ def value_attributes(info: ValueInfo, mesh_name: str = "", mesh: Mesh | None = N
         attributes["hp.dim_names"] = strings_attr(info.dim_names)
     if info.example is not None:
         attributes["hp.example"] = i64_attr(info.example)
+    if info.stages:
+        attributes["hp.stages"] = ints_attr(info.stages)
     if info.buffer:
         attributes["hp.buffer"] = ir.StringAttr.get(info.buffer)
         attributes["hp.offset"] = i64_attr(info.offset)

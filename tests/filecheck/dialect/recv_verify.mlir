@@ -20,10 +20,10 @@ func.func @not_a_tensor() {
 
 // -----
 
-// C1: of static shape.
+// C4: a size that is not static needs a header.
 "hp.mesh"() {sym_name = "mesh", axis_names = ["pp", "dp"], axis_sizes = array<i64: 2, 4>} : () -> ()
 func.func @dynamic() {
-  // expected-error@below {{'hp.recv' op expected future element 0 to have a static shape, got: !torch.vtensor<[?,8],f32>}}
+  // expected-error@below {{'hp.recv' op expected a header, as future element 0 has no static shape: !torch.vtensor<[?,8],f32>}}
   %f = "hp.recv"() {mesh = @mesh, axis = "pp", peer = 0 : i64} : () -> !hp.future<[!torch.vtensor<[?,8],f32>]>
   return
 }

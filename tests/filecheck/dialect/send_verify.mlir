@@ -57,3 +57,13 @@ func.func @peer_not_an_integer(%x: !torch.vtensor<[8],f32>) {
   "hp.send"(%x) {mesh = @mesh, axis = "pp", peer = true} : (!torch.vtensor<[8],f32>) -> ()
   return
 }
+
+// -----
+
+// C4: a size that is not static needs a header.
+"hp.mesh"() {sym_name = "mesh", axis_names = ["pp", "dp"], axis_sizes = array<i64: 2, 4>} : () -> ()
+func.func @dynamic(%x: !torch.vtensor<[?,8],f32>) {
+  // expected-error@below {{'hp.send' op expected a header, as operand 0 has no static shape: !torch.vtensor<[?,8],f32>}}
+  "hp.send"(%x) {mesh = @mesh, axis = "pp", peer = 1 : i64} : (!torch.vtensor<[?,8],f32>) -> ()
+  return
+}
