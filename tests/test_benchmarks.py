@@ -12,6 +12,7 @@ import overlap_pass
 import passes_and_tools
 import pytest
 import run
+import step_pairs
 import torch
 import training_steps
 from measure import Pair, Row, Spread, alternate, bounded, repeat, run_tool
@@ -24,7 +25,7 @@ from hpir.ir_passes.pass_manager import run_passes
 from hpir.lowering.to_program import to_program
 from hpir.runtime.simulate import simulate
 
-TINY = training_steps.Sizes(layers=1, dim=16, rows=2, length=8)
+TINY = step_pairs.Sizes(layers=1, dim=16, rows=2, length=8)
 
 
 class Block(nn.Module):
@@ -155,9 +156,9 @@ def test_overlap_of_two_sizes() -> None:
 
 
 def test_fsdp_against_fsdp2() -> None:
-    comparison = training_steps.compare_ranks(TINY, 1, (training_steps.flat, training_steps.fsdp2))
+    comparison = step_pairs.compare_ranks(TINY, 1, (training_steps.flat, training_steps.fsdp2))
     assert comparison.times.first.median > 0 and comparison.times.second.median > 0
-    assert 0 <= comparison.difference <= training_steps.TOLERANCE
+    assert 0 <= comparison.difference <= step_pairs.TOLERANCE
 
 
 def test_launches_per_unit() -> None:
@@ -170,7 +171,7 @@ def test_one_rank_against_eager() -> None:
     threads = torch.get_num_threads()
     comparison = training_steps.compare_one_rank(TINY, rounds=2)
     assert comparison.times.ratio.median > 0
-    assert 0 <= comparison.difference <= training_steps.TOLERANCE
+    assert 0 <= comparison.difference <= step_pairs.TOLERANCE
     assert torch.get_num_threads() == threads
 
 
@@ -183,7 +184,7 @@ def test_different_steps_are_refused() -> None:
     nn.init.zeros_(models[0].head.weight)
     first, second = (training_steps.eager_step(model, TINY.batch(0)) for model in models)
     with pytest.raises(RuntimeError, match="the two steps differ by"):
-        training_steps.compare(models, (first, second), rounds=1, distributed=False)
+        step_pairs.compare(first, second, rounds=1, distributed=False)
 
 
 def test_the_page_has_every_row() -> None:
