@@ -17,11 +17,15 @@ from .attributes import i64_attr, ints_attr, read_ints, read_sharding, read_stri
 from .diagnostics import error_at
 from .types import DTYPE_BYTES, TensorType, tensor_type
 
-ARGUMENT_ROLES = ("param", "buffer", "input", "size", "constant", "incoming", "saved")
-RESULT_ROLES = ("loss", "weight", "output", "grad", "buffer", "outgoing", "saved")
+ARGUMENT_ROLES = ("param", "buffer", "input", "size", "constant", "incoming", "saved", "gathered")
+RESULT_ROLES = ("loss", "weight", "output", "grad", "buffer", "outgoing", "saved", "partial")
 STATE_ROLES = ("param", "buffer", "constant")
 CROSSING_ROLES = ("incoming", "outgoing", "saved")
-"""What goes from one function of a stage to another: to other stages, or to a later function of the same one."""
+"""What goes from one function of a stage to another: to other stages, or to a later function of the same one.
+
+At level "program" a stage function may also be given a "gathered" parameter, and return a "partial" gradient, one that
+is not yet reduced over the data axes: both have the parameter's `hp.fqn`.
+"""
 
 
 @dataclass(frozen=True)
