@@ -314,6 +314,8 @@ def _find_operator(target: str) -> Any:
 
 
 def _attribute(attribute: ir.Attribute) -> Arg:
+    if isinstance(attribute, ir.UnitAttr):
+        return True
     strings = read_strings(attribute)
     if strings is not None:
         return strings

@@ -218,7 +218,7 @@ class RankOps:
             wires.append(Wire(bits, tuple(tensor.shape), tensor.dtype, back))
         return self._start(wires, lambda wire: self._functional.broadcast.default(wire, source, group.name))
 
-    def send(self, tensors: Sequence[Tensor], axis: str, peer: int) -> None:
+    def send(self, tensors: Sequence[Tensor], axis: str, peer: int, header: bool = False, label: str = "") -> None:
         """Start ``hp.send``; the tensors are kept until `drain`."""
         ranks = self.ranks
         receiver = ranks.neighbour(axis, peer)
@@ -227,7 +227,14 @@ class RankOps:
         works = dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, receiver, group) for tensor in kept])
         self._sends.append((works, kept))
 
-    def recv(self, axis: str, peer: int, types: Sequence[tuple[str, Sequence[int]]]) -> Future:
+    def recv(
+        self,
+        axis: str,
+        peer: int,
+        types: Sequence[tuple[str, Sequence[int]]],
+        header: bool = False,
+        label: str = "",
+    ) -> Future:
         """Start ``hp.recv`` of tensors of these dtypes and sizes."""
         ranks = self.ranks
         sender = ranks.neighbour(axis, peer)

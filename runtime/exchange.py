@@ -255,7 +255,7 @@ class Exchange:
         while channel.sent and channel.expected:
             message, receive = channel.sent.popleft(), channel.expected.popleft()
             sent = tuple(tensor_type(tensor) for tensor in message.tensors)
-            if sent != receive.types:
+            if not _fit(sent, receive.types):
                 spelled_sent, spelled_expected = (", ".join(map(str, types)) for types in (sent, receive.types))
                 if site is message.site:
                     raise RuntimeFault(f"sends {spelled_sent}, but {receive.site} expects {spelled_expected}")
@@ -287,6 +287,16 @@ class Exchange:
         for group in self._groups.values():
             for collective in group.open:
                 yield f"{collective.site}: {collective.waits_for()}"
+
+
+def _fit(sent: Sequence[TensorType], expected: Sequence[TensorType]) -> bool:
+    """Tell whether tensors of these types may arrive where some sizes are not known before."""
+    return len(sent) == len(expected) and all(
+        actual.dtype == type_.dtype
+        and len(actual.shape) == len(type_.shape)
+        and all(size is None or size == found for found, size in zip(actual.shape, type_.shape, strict=True))
+        for actual, type_ in zip(sent, expected, strict=True)
+    )
 
 
 def _spell(value: object) -> str:

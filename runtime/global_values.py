@@ -106,6 +106,7 @@ def check_batch(
     batch: Mapping[str, Any],
     dtype: str | None,
     static: Mapping[str, Arg] | None = None,
+    unused: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Return the leaves of a global batch by name, checked: tensors, and integers for the sizes among the inputs.
 
@@ -115,6 +116,7 @@ def check_batch(
         batch: nested inputs.
         dtype: convert floating tensors to this; None: they must have the dtype of the argument.
         static: `Program.static_inputs`, which the batch must have too; they are not among what is returned.
+        unused: inputs that the batch may have although no rank takes them; they are not among what is returned.
 
     Raises:
         RuntimeFault: a leaf is missing or unexpected, of another shape or dtype than compiled, or a Python value that
@@ -131,7 +133,7 @@ def check_batch(
     }
     measured = {name for argument in inputs.values() for name in argument.dim_names}
     inputs = {name: argument for name, argument in inputs.items() if argument.role != "size" or name not in measured}
-    unexpected = [name for name in leaves if name not in inputs]
+    unexpected = [name for name in leaves if name not in inputs and name not in unused]
     missing = [name for name in inputs if name not in leaves]
     if missing:
         raise RuntimeFault(f"batch lacks input {_quoted(missing)}{nearest(missing[0], unexpected)}")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..errors import RuntimeFault
 from .device import RankMesh
 from .host_copies import to_device
+from .program import Argument
 from .random import mixed_seed
 from .shards import Owner, ParameterShard
 
@@ -28,11 +29,12 @@ def initialize_shards(
     buffers: Mapping[str, Owner],
     ranks: RankMesh,
     axes: Sequence[str],
+    whole: Sequence[Argument],
     *,
     seed: int,
     init: InitFunction | None = None,
 ) -> None:
-    """Give values to parameters and buffers that were on the meta device.
+    """Give values to parameters and buffers that were on the meta device. All ranks call it, also without any.
 
     Each module that owns one has its ``reset_parameters`` (and ``reset_buffers``) called, children before parents as
     when the model was built, with DTensors in place: every rank draws its own shard, from `seed`, the module's name and
@@ -44,6 +46,7 @@ def initialize_shards(
         buffers: by name, where they are.
         ranks: the mesh.
         axes: over which ranks hold the same parameters and buffers.
+        whole: all parameters and buffers of the Program, in an order that all ranks have.
         seed: of all draws.
         init: called with each such module in place of its own methods.
 
@@ -63,7 +66,8 @@ def initialize_shards(
         marks[name] = (buffer, buffer._version)
     owners = {id(module) for shard in shards for module, _ in shard.owners}
     owners |= {id(module) for module, _ in buffers.values()}
-    split = tuple(dict.fromkeys(axis for shard in shards for axis in shard.split_axes))
+    # Of all parameters, also those of other stages: what is drawn does not depend on who draws it.
+    split = tuple(dict.fromkeys(axis for argument in whole for axes in argument.sharding for axis in axes))
     coordinate = ranks.mesh.position(ranks.rank, ranks.mesh.in_mesh_order(split))
     device = ranks.device
     with (
@@ -78,7 +82,7 @@ def initialize_shards(
                 torch.manual_seed(mixed_seed(seed, zlib.crc32(name.encode()), coordinate))
                 _reset(name, module, init)
                 _clear_padding_row(module, shards)
-    _check(shards, buffers, marks, ranks)
+    _check(shards, buffers, marks, ranks, whole)
     _equalise(shards, buffers, ranks, axes)
 
 
@@ -131,20 +135,21 @@ def _check(
     buffers: Mapping[str, Owner],
     marks: Mapping[str, tuple[Tensor, int]],
     ranks: RankMesh,
+    whole: Sequence[Argument],
 ) -> None:
-    faults: list[bool] = []
+    faults: dict[tuple[str, str], bool] = {}
     for shard in shards:
         local = shard.local(shard.live).detach()
         wrong = tuple(local.shape) != (shard.trimmed_shape if shard.spec is not None else shard.full_shape)
-        faults.append(wrong or bool((local != local).any()))
+        faults["parameter", shard.name] = wrong or bool((local != local).any())
     for name, (module, key) in buffers.items():
         buffer, (made, version) = module._buffers[key], marks[name]
-        faults.append(buffer is None or buffer.is_meta or (buffer is made and buffer._version == version))
-    found = torch.tensor(faults, dtype=torch.int32, device=ranks.device)
+        faults["buffer", name] = buffer is None or buffer.is_meta or (buffer is made and buffer._version == version)
+    kinds = [("parameter" if each.role == "param" else each.role, each.name) for each in whole]
+    found = torch.tensor([faults.get(kind, False) for kind in kinds], dtype=torch.int32, device=ranks.device)
     if ranks.distributed:
         # A rank with an empty shard sees nothing wrong; all must raise together.
         dist.all_reduce(found, dist.ReduceOp.MAX)
-    kinds = [("parameter", shard.name) for shard in shards] + [("buffer", name) for name in buffers]
     for (kind, name), fault in zip(kinds, found.tolist(), strict=True):
         if fault:
             raise RuntimeFault(

@@ -147,8 +147,10 @@ def _no_value(index: int) -> Any:
 def recv_types(op: Op) -> tuple[TensorType, ...]:
     """Return the types of the tensors an ``hp.recv`` expects, from its ``types``: pairs of dtype name and sizes.
 
+    Sizes that are known only at run time are None; they come before the tensors, in a header.
+
     Raises:
-        RuntimeFault: they are missing or malformed.
+        RuntimeFault: they are missing or malformed, or a size is unknown and there is no header.
     """
     pairs = op.kwargs.get("types")
     types = []
@@ -156,9 +158,11 @@ def recv_types(op: Op) -> tuple[TensorType, ...]:
         dtype, sizes = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
         if not isinstance(dtype, str) or not isinstance(sizes, tuple):
             raise RuntimeFault(f"malformed types: {pairs!r}")
-        shape = tuple(size for size in sizes if isinstance(size, int))
+        shape = tuple(size for size in sizes if size is None or isinstance(size, int))
         if shape != sizes:
             raise RuntimeFault(f"malformed types: {pairs!r}")
+        if None in shape and not op.kwargs.get("header"):
+            raise RuntimeFault(f"expected a header, as a size is not known: {TensorType(shape, dtype)}")
         torch_dtype(dtype)
         types.append(TensorType(shape, dtype))
     if not types:

@@ -16,8 +16,8 @@ target                 operands -> results                    attributes
 ``hp.broadcast``       N tensors -> future                    ``axes``, ``root``, ``coordinates``
 ``hp.wait``            future -> N tensors                    none
 ``hp.shard_slice``     tensor -> tensor                       ``axes``, ``dim``
-``hp.send``            N tensors -> nothing                   ``axis``, ``peer``
-``hp.recv``            nothing -> future (of ``types``)       ``axis``, ``peer``, ``types``
+``hp.send``            N tensors -> nothing                   ``axis``, ``peer``, ``header``, ``label``
+``hp.recv``            nothing -> future (of ``types``)       the same, and ``types``
 ``hp.microbatch``      tensor -> tensor                       ``index``, ``count``, ``dim``
 ``hp.accumulate``      N accumulators, N values -> N tensors  none
 ``hp.pack``            N tensors -> tensor                    ``ranks``, ``alignment``, ``dims``, ``types``
@@ -30,7 +30,9 @@ target                 operands -> results                    attributes
 
 ``coordinates``, ``axes`` and ``rows`` mean what the dialect reference says of the op of that name; ``coordinates`` is
 None where the whole axis takes part, ``rows`` where the draw is one block. ``axes`` is a list of names, ``dims`` one
-int per operand. ``types`` has a pair (dtype name, sizes) per tensor that is received, packed or unpacked.
+int per operand. ``types`` has a pair (dtype name, sizes) per tensor that is received, packed or unpacked. ``header``,
+where it is there, is True: the sizes are sent before the tensors, and those that ``types`` does not know are None.
+``label`` says what a message is, for people.
 ``microbatch`` of ``call`` is what the callee's random streams depend on; left out, it is the caller's, and 0 at an
 entry.
 """
@@ -278,8 +280,8 @@ HP_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "hp.all_to_all": ("axes", "split_dims", "concat_dims"),
     "hp.broadcast": ("axes", "root", "coordinates"),
     "hp.shard_slice": ("axes", "dim"),
-    "hp.send": ("axis", "peer"),
-    "hp.recv": ("axis", "peer"),
+    "hp.send": ("axis", "peer", "header", "label"),
+    "hp.recv": ("axis", "peer", "header", "label"),
     "hp.microbatch": ("index", "count", "dim"),
     "hp.pack": ("ranks", "alignment", "dims"),
     "hp.unpack": ("ranks", "alignment", "dims", "layout"),

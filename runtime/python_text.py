@@ -337,7 +337,7 @@ class _FunctionWriter:
         kwargs = [
             f"{name}={self._spell(value, tuple_text)}"
             for name, value in op.kwargs.items()
-            if name in known and value is not None
+            if name in known and value is not None and not (self.terse and name == "label")
         ]
         if op.target in ("hp.pack", "hp.unpack", UNPACK_ARRIVAL):
             kwargs.insert(0, f"types={self._spell(op.kwargs['types'], tuple_text)}")

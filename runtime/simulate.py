@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import RuntimeFault
+from .entries import inputs_of, peers_of, unused_inputs
 from .exchange import Exchange, Future
 from .global_values import (
     STATE_ROLES,
@@ -158,7 +159,7 @@ class _Simulation:
             self.compiled.function(function.name)
         floating = None if self.dtype is None else dtype_name(self.dtype)
         whole = {
-            **check_batch(distinct, mesh, batch, floating, program.static_inputs),
+            **check_batch(distinct, mesh, batch, floating, program.static_inputs, unused_inputs(program)),
             **check_state(distinct, mesh, state, floating),
         }
         exchange = Exchange(mesh, isolate=self.compiled.mutates)
@@ -201,11 +202,17 @@ class _Pieces:
         values = {a.name: self._of(rank, a) for a in function.arguments if a.role == "input"}
         sizes: dict[str, int] = {}
         if any(argument.role == "size" for argument in function.arguments):
+            program = self._simulation.program
             reader = self._readers.get(function.name)
             if reader is None:
-                reader = self._readers[function.name] = SizeReader(self._simulation.program, function)
+                reader = self._readers[function.name] = SizeReader(program, function)
+            others = {
+                name: self._of(rank, argument)
+                for name, argument in inputs_of(peers_of(program, function)).items()
+                if name in reader.measured and name not in values
+            }
             try:
-                sizes = reader.read({**self._whole, **values})
+                sizes = reader.read({**self._whole, **values, **others})
             except RuntimeFault as fault:
                 raise RuntimeFault(f"rank {rank}: {fault}") from None
         listed: list[Any] = []

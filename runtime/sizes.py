@@ -8,20 +8,23 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import RuntimeFault
+from .entries import inputs_of, peers_of
 from .program import Argument, Function, Program
 from .size_guards import Guard
 
 
 class SizeReader:
-    """What the sizes of a function's inputs are in a batch.
+    """What the sizes of an entry are in a batch: read from the inputs of all ranks' entries, not from its own alone.
 
     Args:
         program: the Program, for its guards and number of microbatches.
-        function: the entry whose inputs are read.
+        function: the entry whose sizes are read.
     """
 
     def __init__(self, program: Program, function: Function):
-        inputs = [argument for argument in function.arguments if argument.role == "input"]
+        together = inputs_of(peers_of(program, function))
+        inputs = [argument for argument in together.values() if argument.role == "input"]
+        self.measured = frozenset(argument.name for argument in inputs if any(argument.dim_names))
         self.names = tuple(argument.name for argument in function.arguments if argument.role == "size")
         self._dims = [
             (argument.name, dim, name)
@@ -38,7 +41,7 @@ class SizeReader:
         """Return every size by name.
 
         Args:
-            leaves: one data rank's inputs by name; sizes that no input has, as integers.
+            leaves: one data rank's inputs by name, at least those of `measured`; sizes that no input has, as integers.
 
         Raises:
             RuntimeFault: two inputs disagree, a guard does not hold, or the rows do not divide into the microbatches as
@@ -58,6 +61,8 @@ class SizeReader:
             owners.setdefault(name, f"dim {dim} of '{leaf}'")
         for name in self.names:
             if name not in sizes:
+                if name not in leaves:
+                    raise RuntimeFault(f"size '{name}' is of no input that any rank takes: give it as an integer")
                 sizes[name] = leaves[name]
         if self._rows in sizes:
             self._check_rows(sizes[self._rows], owners[self._rows])

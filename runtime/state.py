@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,12 +12,15 @@ from torch.distributed.tensor import DTensor
 from ..errors import RuntimeFault, nearest
 from . import torch_compat
 from .device import RankMesh
+from .entries import all_state, positions_of, state_arguments
+from .foreign_state import ForeignState
 from .host_copies import copy_into, to_device
+from .initial_state import compare_models
 from .initialize import InitFunction, initialize_shards
 from .live_modules import LiveModules
 from .operators import tensor_type, torch_dtype
 from .program import Argument, Function, Program, TensorType
-from .shards import Owner, ParameterShard, placements_of
+from .shards import Owner, ParameterShard, placements_of, static_shape
 from .shared_buffers import SharedBuffers
 
 
@@ -26,8 +29,10 @@ class ModelState:
 
     Args:
         program: the Program.
-        functions: the functions this rank enters; their arguments say what state there is.
-        model: the live model; its parameters are replaced in place by DTensors where there is a process group.
+        functions: the functions this rank enters; their arguments say what state it owns. What only other ranks'
+            functions take goes to the meta device.
+        model: the live model; its parameters are replaced in place by DTensors where there is a process group, unless
+            the pipeline axis is the only one.
         ranks: the mesh.
         constants: the Program's tensor constants by name.
         init: for modules with parameters on the meta device, in place of their own ``reset_parameters``.
@@ -50,25 +55,42 @@ class ModelState:
         self.parameters: dict[str, ParameterShard] = {}
         self.buffers: dict[str, Owner] = {}
         self.constants: dict[str, Tensor] = {}
-        arguments = {
-            (argument.role, argument.name): argument for function in functions for argument in function.arguments
-        }
+        arguments = state_arguments(functions)
         axes = tuple(axis for axis in program.mesh.axis_names if axis != program.pipeline_axis)
         shared = SharedBuffers(arguments.values(), ranks.device)
-        for argument in arguments.values():
+        foreign_parameters: list[tuple[Argument, Sequence[Owner]]] = []
+        foreign_buffers: list[tuple[Argument, Owner]] = []
+        whole = all_state(program)
+        # On every rank all of it is checked, so that all ranks find what is wrong.
+        for key, argument in whole.items():
             if argument.role == "param":
-                self.parameters[argument.name] = _parameter(argument, model, ranks, axes, shared)
+                owners = _parameter_owners(argument, model)
+                if key in arguments:
+                    self.parameters[argument.name] = _shard(arguments[key], owners, ranks, axes, shared)
+                else:
+                    foreign_parameters.append((argument, owners))
             elif argument.role == "buffer":
-                self.buffers[argument.name] = _buffer(argument, model)
-            elif argument.role == "constant":
+                owner = _buffer(argument, model)
+                if key in arguments:
+                    self.buffers[argument.name] = owner
+                else:
+                    foreign_buffers.append((argument, owner))
+            elif key in arguments:
                 self.constants[argument.name] = _constant(argument, constants or {}, ranks.device)
-        names = (name for argument in arguments.values() if argument.role in _LIVE for name in argument.names)
-        self._modules = LiveModules(model, names)
-        _check_ties(self.parameters.values())
-        compare_models(self.parameters.values(), ranks)
-        self._install(ranks, axes, program.seed, init)
+        self.foreign = ForeignState(foreign_parameters, foreign_buffers)
+        self._modules = LiveModules(model, (n for a in arguments.values() if a.role in _LIVE for n in a.names))
+        self._whole = whole
+        _check_ties(whole.values(), model)
+        self._install(program, ranks, axes, init)
+        self.counted = counted_parameters(program, self.parameters, ranks)
 
-    def _install(self, ranks: RankMesh, axes: Sequence[str], seed: int, init: InitFunction | None) -> None:
+    def _install(self, program: Program, ranks: RankMesh, axes: Sequence[str], init: InitFunction | None) -> None:
+        names = [argument.name for argument in self._whole.values() if argument.role == "param"]
+        owned = {name: shard.live for name, shard in self.parameters.items()}
+        buffers = [_held(*owner) for owner in self.buffers.values()]
+        initialises = compare_models(names, owned, buffers, ranks)
+        del owned, buffers
+        self.foreign.release()
         made: list[ParameterShard] = []
         for shard in self.parameters.values():
             live = shard.live
@@ -80,15 +102,34 @@ class ModelState:
             del live
         missing = []
         for name, (module, key) in self.buffers.items():
-            buffer = module._buffers[key]
-            assert buffer is not None
+            buffer = _held(module, key)
             if buffer.is_meta:
                 missing.append(name)
             elif buffer.device != ranks.device:
                 module._buffers[key] = to_device(buffer, ranks.device)
-        if made or missing:
-            buffers = {name: self.buffers[name] for name in missing}
-            initialize_shards(self.model, made, buffers, ranks, axes, seed=seed, init=init)
+        if initialises:
+            self._initialise(program, ranks, axes, made, missing, init)
+
+    def _initialise(
+        self,
+        program: Program,
+        ranks: RankMesh,
+        axes: Sequence[str],
+        made: Sequence[ParameterShard],
+        missing: Sequence[str],
+        init: InitFunction | None,
+    ) -> None:
+        buffers = {name: self.buffers[name] for name in missing}
+        modules = {id(module) for shard in made for module, _ in shard.owners}
+        modules |= {id(module) for module, _ in buffers.values()}
+        # A module's other parameters are there while it draws, so that what it draws is what it always does.
+        for argument, owners in self.foreign.beside(modules):
+            guest = _shard(argument, owners, ranks, axes, None)
+            guest.install(None, requires_grad=guest.live.requires_grad)
+        initialize_shards(
+            self.model, made, buffers, ranks, axes, list(self._whole.values()), seed=program.seed, init=init
+        )
+        self.foreign.release()
 
     def reader(self, function: Function) -> Callable[[Mapping[str, Tensor]], list[Any]]:
         """Return what makes the argument list of `function` from the inputs by name."""
@@ -155,22 +196,24 @@ class ModelState:
             torch._foreach_add_(sums, terms)
 
     def load(self, values: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Copy values into the live parameters and buffers.
+        """Copy values into the live parameters and buffers that this rank owns.
 
         Args:
-            values: by name; DTensors, or plain tensors of the whole shape.
+            values: by name; DTensors, or plain tensors of the whole shape. Those of other ranks' may be there too.
             strict: names that are missing or unknown are errors.
 
         Raises:
             RuntimeFault: they are, or a value has another shape.
         """
         own = self.model.state_dict()
-        missing, unknown = [name for name in own if name not in values], [name for name in values if name not in own]
+        unknown = [name for name in values if name not in own]
+        missing = [name for name in own if name not in values and name not in self.foreign.names]
         if strict and unknown:
             raise RuntimeFault(f"state has no parameter or buffer '{unknown[0]}'{nearest(unknown[0], own)}")
         if strict and missing:
             raise RuntimeFault(f"state lacks '{missing[0]}'" + (f" and {len(missing) - 1} more" if missing[1:] else ""))
         shards = {name: shard for shard in self.parameters.values() for name in shard.argument.names}
+        self.foreign.take_part(values)
         with torch.no_grad():
             for name, value in values.items():
                 if name not in own:
@@ -180,6 +223,8 @@ class ModelState:
                     raise RuntimeFault(f"'{name}': expected a tensor, got: {type(value).__name__}")
                 if value.shape != target.shape:
                     raise RuntimeFault(f"'{name}': expected shape {list(target.shape)}, got: {list(value.shape)}")
+                if name in self.foreign.names:
+                    continue
                 if not isinstance(target, DTensor):
                     copy_into(target, value.full_tensor() if isinstance(value, DTensor) else value)
                 elif isinstance(value, DTensor) and value.device_mesh == target.device_mesh:
@@ -190,9 +235,8 @@ class ModelState:
                     copy_into(torch_compat.local_of(target), shards[name].piece(full))
 
 
-def _parameter(
-    argument: Argument, model: nn.Module, ranks: RankMesh, axes: Sequence[str], shared: SharedBuffers
-) -> ParameterShard:
+def _parameter_owners(argument: Argument, model: nn.Module) -> list[Owner]:
+    """Return everywhere that the model holds a parameter of the Program, checked."""
     owners = [_owner(name, model, "_parameters", "parameter") for name in argument.names]
     live = owners[0][0]._parameters[owners[0][1]]
     assert live is not None
@@ -206,11 +250,18 @@ def _parameter(
         )
     if isinstance(live, DTensor):
         raise RuntimeFault(f"parameter '{argument.name}' is a DTensor already: compile the model before it is sharded")
+    return owners
+
+
+def _shard(
+    argument: Argument, owners: Sequence[Owner], ranks: RankMesh, axes: Sequence[str], shared: SharedBuffers | None
+) -> ParameterShard:
     spec = None
     mesh = ranks.state_mesh(axes)
     if mesh is not None:
-        shape = tuple(live.shape)
-        spec = torch_compat.tensor_spec(mesh, placements_of(argument, ranks.mesh, axes), shape, live.dtype)
+        shape = static_shape(TensorType(argument.full_shape, argument.type.dtype), argument.name)
+        dtype = torch_dtype(argument.type.dtype)
+        spec = torch_compat.tensor_spec(mesh, placements_of(argument, ranks.mesh, axes), shape, dtype)
     return ParameterShard(argument, owners, ranks, spec, axes, shared)
 
 
@@ -262,57 +313,28 @@ def _constant(argument: Argument, constants: Mapping[str, Tensor], device: torch
     raise RuntimeFault(f"the Program needs the constant '{argument.name}'{nearest(argument.name, constants)}")
 
 
-def _check_ties(shards: Any) -> None:
+def _check_ties(arguments: Iterable[Argument], model: nn.Module) -> None:
     seen: dict[int, str] = {}
-    for shard in shards:
-        other = seen.setdefault(id(shard.live), shard.name)
-        if other != shard.name:
-            raise RuntimeFault(f"parameters '{other}' and '{shard.name}' are one in the model but two in the Program")
+    for argument in arguments:
+        if argument.role != "param":
+            continue
+        module, key = _owner(argument.name, model, "_parameters", "parameter")
+        other = seen.setdefault(id(module._parameters[key]), argument.name)
+        if other != argument.name:
+            raise RuntimeFault(
+                f"parameters '{other}' and '{argument.name}' are one in the model but two in the Program"
+            )
 
 
-def compare_models(shards: Any, ranks: RankMesh) -> None:
-    """Check that all ranks start from equal parameters.
-
-    Raises:
-        RuntimeFault: they do not; the text names the first parameter that differs, and ranks.
-    """
-    plain = [shard for shard in shards if not shard.live.is_meta]
-    if not ranks.distributed or ranks.mesh.size == 1:
-        return
-    sums = torch.tensor(
-        [0, *(checksum(shard.live.detach()) for shard in plain)], dtype=torch.int64, device=ranks.device
-    )
-    sums[0] = len(plain)
-    everyone = torch_compat.gather_rows(sums[:1]).cpu()
-    _report_difference(everyone[:, 0], "the number of parameters on the meta device")
-    everyone = torch_compat.gather_rows(sums).cpu()
-    for column, shard in enumerate(plain, start=1):
-        _report_difference(everyone[:, column], f"parameter '{shard.name}'")
+def counted_parameters(program: Program, names: Iterable[str], ranks: RankMesh) -> frozenset[str] | None:
+    """Return which parameters of this rank no earlier pipeline coordinate has too; None where there is no pipeline."""
+    axis = program.pipeline_axis
+    if axis is None:
+        return None
+    return frozenset(name for name in names if positions_of(program, name)[:1] == (ranks.coordinate[axis],))
 
 
-def _report_difference(column: Tensor, what: str) -> None:
-    values = column.tolist()
-    others = [rank for rank, value in enumerate(values) if value != values[0]]
-    if others:
-        shown = ", ".join(map(str, others[:8])) + (", ..." if len(others) > 8 else "")
-        raise RuntimeFault(
-            f"{what} differs between rank 0 and rank {shown}: build the model from the same seed on every rank"
-        )
-
-
-_CHUNK = 1 << 20
-
-
-def checksum(tensor: Tensor) -> int:
-    """Return a number that depends on every bit of `tensor` and its place; equal tensors have equal ones."""
-    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    if tensor.dtype.is_complex:
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    bits = tensor.contiguous().reshape(-1).view(width[tensor.dtype.itemsize])
-    # Odd multipliers, so that no bit of an element is lost; sums wrap around.
-    factors = torch.arange(1, 2 * min(_CHUNK, max(bits.numel(), 1)), 2, dtype=torch.int64, device=tensor.device)
-    total = 0
-    for begin in range(0, bits.numel(), _CHUNK):
-        part = bits[begin : begin + _CHUNK].to(torch.int64)
-        total = (total * 31 + int((part * factors[: part.numel()]).sum())) % (1 << 62)
-    return total
+def _held(module: nn.Module, key: str) -> Tensor:
+    buffer = module._buffers[key]
+    assert buffer is not None
+    return buffer

@@ -17,11 +17,13 @@ from . import torch_compat
 from .build import OPERATOR_ERRORS, Executable
 from .collectives import RankOps
 from .device import RankMesh, init_process_group, numbered, rank_device, required_channels, required_groups
+from .entries import entries_of, inputs_of, peers_of, unused_inputs
 from .gathered_bytes import GatheredBytes, watched
-from .gradients import clip_gradients
+from .gradients import clip_gradients, least_norm_dtype
 from .host_copies import to_device
 from .initialize import InitFunction
 from .operators import describe, torch_dtype
+from .output_exchange import OutputExchange
 from .profile import Recorder
 from .program import Function, Program, Result
 from .random import RandomContext
@@ -92,6 +94,8 @@ class Step:
         self._recorder = recorder
         self._state = ModelState(program, (train, evaluate), model, self._ranks, constants=constants, init=init)
         self._data_coordinate = program.mesh.position(rank, program.data_axes)
+        self._least_norm = least_norm_dtype(program)
+        self._outputs = OutputExchange(program, self._ranks)
         self._train = self._entry(train)
         self._evaluate = self._entry(evaluate)
 
@@ -152,27 +156,38 @@ class Step:
         """
         with self._quiet():
             results = self._run(self._evaluate, batch)
-            outputs = {name: value for result, value, _ in results if result.role == "output" for name in result.names}
+            outputs = self._outputs.share(
+                {name: value for result, value, _ in results if result.role == "output" for name in result.names}
+            )
         return _loss(results), build_outputs(self.program.output_tree, outputs)
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the model's parameters, each once: DTensors where there is a process group."""
-        return self.model.parameters()
+        """Yield the model's parameters, each once: DTensors where there is a process group.
+
+        With a pipeline, those of this rank's stages: plain ones where the pipeline axis is the mesh's only one.
+        """
+        return (parameter for _, parameter in self.named_parameters())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the model's parameters with their names, each once."""
-        return self.model.named_parameters()
+        """Yield the parameters that `parameters` does, with the whole model's names."""
+        foreign = self._state.foreign.names
+        return ((name, parameter) for name, parameter in self.model.named_parameters() if name not in foreign)
 
     def state_dict(self) -> dict[str, Any]:
         """Return parameters and persistent buffers by the whole model's names, and the number of steps run.
 
         They share memory with the model and the step, so that `torch.distributed.checkpoint.load` restores them in
         place. The number is under the name `STEPS`; ``model.state_dict()`` is the same without it.
+
+        With a pipeline it is what this rank's stages have; ``model.state_dict()`` has all names, those of other stages
+        with tensors on the meta device.
         """
-        return {**self.model.state_dict(), STEPS: self._steps}
+        return {**self._state.foreign.drop_from(self.model.state_dict()), STEPS: self._steps}
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Copy parameters and buffers from `state` into the model, and the number of steps run, where it is there.
+
+        With a pipeline, each rank takes what its stages have; the rest may be there too.
 
         Args:
             state: by the whole model's names; DTensors, or plain tensors of the whole shape, the same on every rank.
@@ -205,8 +220,15 @@ class Step:
             RuntimeFault: the norm is refused.
         """
         with self._quiet():
-            shards = list(self._state.parameters.values())
-            return clip_gradients(shards, self._ranks, max_norm, norm_type, error_if_nonfinite=error_if_nonfinite)
+            return clip_gradients(
+                list(self._state.parameters.values()),
+                self._ranks,
+                max_norm,
+                norm_type,
+                error_if_nonfinite=error_if_nonfinite,
+                counted=self._state.counted,
+                least=self._least_norm,
+            )
 
     @property
     def code(self) -> str:
@@ -278,18 +300,27 @@ class _Entry:
         self.read = state.reader(function)
         self.owned = owned
         self._sizes = SizeReader(program, function)
-        measured = {name for argument in function.arguments for name in argument.dim_names}
+        taken = inputs_of(peers_of(program, function))
+        self._needed = frozenset(argument.name for argument in function.arguments)
+        measured = {name for argument in taken.values() for name in argument.dim_names}
         self._expected = {
-            argument.name: (argument.type.shape, torch_dtype(argument.type.dtype), argument)
-            for argument in function.arguments
-            if argument.role == "input" or (argument.role == "size" and argument.name not in measured)
+            name: (argument.type.shape, torch_dtype(argument.type.dtype), argument)
+            for name, argument in taken.items()
+            if argument.role == "input" or name not in measured
         }
+        every = inputs_of([*entries_of(program, "train"), *entries_of(program, "evaluate")])
+        self._ignored = frozenset(every).union(unused_inputs(program)) - self._expected.keys()
 
     def inputs(self, batch: Mapping[str, Any], device: torch.device, rank: int) -> dict[str, Any]:
-        """Return the leaves of a batch by name, checked: contiguous tensors on the device, and integers for sizes."""
+        """Return the leaves of a batch by name, checked: contiguous tensors on the device, and integers for sizes.
+
+        What only other pipeline stages take is checked too, so that all ranks find what is wrong, and left where it is.
+        """
         leaves = take_static(self._static, flatten_batch(batch), f"rank {rank}: ")
         for name, leaf in leaves.items():
             expected = self._expected.get(name)
+            if expected is None and name in self._ignored:
+                continue
             if expected is None:
                 hint = nearest(name, self._expected)
                 raise RuntimeFault(f"rank {rank}: unexpected input '{name}': the step was compiled without it{hint}")
@@ -307,6 +338,8 @@ class _Entry:
                     f"rank {rank}: input '{name}' is on device '{leaf.device}', the step runs on '{device}'"
                 )
             refuse_gradients(name, leaf, f"rank {rank}: ")
+            if name not in self._needed:
+                continue
             if leaf.device != device:
                 leaves[name] = to_device(leaf, device)
             elif not leaf.is_contiguous() or leaf.is_conj() or leaf.is_neg():

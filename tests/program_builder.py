@@ -137,14 +137,14 @@ class FunctionBuilder:
         (value,) = self.wait_all(future)
         return value
 
-    def send(self, *refs: Ref, axis: str, peer: int) -> None:
+    def send(self, *refs: Ref, axis: str, peer: int, **kwargs: Arg) -> None:
         """Send to the rank at a position on an axis."""
-        self.emit("hp.send", *refs, types=[], axis=axis, peer=peer)
+        self.emit("hp.send", *refs, types=[], axis=axis, peer=peer, **kwargs)
 
-    def recv(self, *types: TensorType, axis: str, peer: int) -> Ref:
+    def recv(self, *types: TensorType, axis: str, peer: int, **kwargs: Arg) -> Ref:
         """Start to receive from the rank at a position on an axis."""
-        pairs: Arg = tuple((type_.dtype, tuple(size or 0 for size in type_.shape)) for type_ in types)
-        (future,) = self._append("hp.recv", (), {"axis": axis, "peer": peer, "types": pairs}, [None])
+        pairs: Arg = tuple((type_.dtype, type_.shape) for type_ in types)
+        (future,) = self._append("hp.recv", (), {"axis": axis, "peer": peer, "types": pairs, **kwargs}, [None])
         self.futures[future.index] = list(types)
         return future
 
