@@ -178,12 +178,12 @@ class Builder:
             mlir_type = type_.to_mlir()
         return self.create(site, name, operands, [mlir_type]).results[0]
 
-    def all_gather(self, site: Site, value: ir.Value, axes: Sequence[str]) -> ir.Operation:
-        """Start to gather `value` along dim 0 over `axes`."""
+    def all_gather(self, site: Site, value: ir.Value, axes: Sequence[str], dim: int = 0) -> ir.Operation:
+        """Start to gather `value` along a dim, whose size is static, over `axes`."""
         type_ = type_of(value)
-        gathered = type_.with_size(0, _rows(type_) * self.mesh.count(axes))
+        gathered = type_.with_size(dim, _rows(type_, dim) * self.mesh.count(axes))
         with self._context:
-            return self._collective(site, "hp.all_gather", value, axes, gathered, {"dims": ints_attr([0])})
+            return self._collective(site, "hp.all_gather", value, axes, gathered, {"dims": ints_attr([dim])})
 
     def reduce_scatter(self, site: Site, value: ir.Value, axes: Sequence[str], reduce: str) -> ir.Operation:
         """Start to reduce `value` over `axes` and scatter it along dim 0, which their ranks divide."""
@@ -217,8 +217,8 @@ class Builder:
         return self.create(site, "hp.wait", [future], future_types(future.type)).results[0]
 
 
-def _rows(type_: TensorType) -> int:
-    rows = type_.shape[0]
+def _rows(type_: TensorType, dim: int = 0) -> int:
+    rows = type_.shape[dim]
     if rows is None:
-        raise ValueError(f"expected a static dim 0, got: {type_}")
+        raise ValueError(f"expected a static dim {dim}, got: {type_}")
     return rows

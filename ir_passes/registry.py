@@ -16,6 +16,7 @@ PASSES: dict[str, str] = {
     "hp-bucket-collectives": "bucketing.bucket_collectives:HpBucketCollectives",
     "hp-overlap-collectives": "overlap.overlap_collectives:HpOverlapCollectives",
     "hp-expand-buckets": "bucketing.expand_buckets:HpExpandBuckets",
+    "hp-schedule-pipeline": "pipeline.schedule_pipeline:HpSchedulePipeline",
     "hp-verify-level": "verify_level:HpVerifyLevel",
     "hp-plan": "plan_pipeline:HpPlan",
 }
