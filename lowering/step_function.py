@@ -35,6 +35,11 @@ def prune(function: Function, keep: Callable[[Result], bool]) -> Function:
             needed.update(op.operands())
             ops.append(op)
     ops.reverse()
+    return renumber(function, ops, results)
+
+
+def renumber(function: Function, ops: Sequence[Op], results: Sequence[Result]) -> Function:
+    """Return `function` with other ops and results, values numbered in order. Each use is of a value that is there."""
     numbers = {index: index for index in range(len(function.arguments))}
     renumbered: list[Op] = []
     for op in ops:

@@ -35,6 +35,7 @@ from ..runtime.program import (
     Result,
     TensorType,
 )
+from . import rank_programs
 from .call_arguments import call_arguments
 from .collective_members import CollectiveMembers
 from .complex_import import CONSTANT as COMPLEX_CONSTANT
@@ -72,16 +73,17 @@ _ALIASES = {
 def to_program(
     module: ir.Module,
     *,
-    microbatches: int = 1,
+    microbatches: int | None = None,
     seed: int = 0,
     reference: ir.Module | None = None,
     allow: Sequence[str] = (),
 ) -> Program:
-    """Lower a module at level "joint" (one rank) or "spmd" to a Program.
+    """Lower a module at level "joint" (one rank), "spmd" or "program" to a Program.
 
     Args:
-        module: with one step function; it is not changed.
-        microbatches: parts each data rank's batch is split into; the function's inputs are one part.
+        module: with one step function, or with one per pipeline position and what they call; it is not changed.
+        microbatches: parts each data rank's batch is split into; the function's inputs are one part. None for 1, or for
+            what a module at level "program" says.
         seed: of the random streams.
         reference: the module before any partitioning, kept in the Program for `hp-run --check`.
         allow: custom-op namespaces, as for `Program.load`.
@@ -91,22 +93,27 @@ def to_program(
 
     Raises:
         IRError: another level, an op that cannot be lowered, or a malformed signature, at the op.
+        PlanError: a module at level "program" is for another number of microbatches.
         RuntimeFault: an operator of a namespace that is not allowed.
     """
     operation = module.operation
-    require_level(operation, "lowering to a Program", ("joint", "spmd"))
+    level = require_level(operation, "lowering to a Program", ("joint", "spmd", "program"))
     found = find_mesh(operation)
     mesh = found[1] if found else Mesh(("all",), (1,))
-    function = _only_function(operation)
-    step = lower_function(function, mesh)
-    data_axes = read_signature(function, mesh).data_axes
-    tree = None
-    if "hp.output_tree" in function.attributes:
-        tree = json.loads(ir.StringAttr(function.attributes["hp.output_tree"]).value)
-    guards: tuple[str, ...] = ()
-    if "hp.guards" in function.attributes:
-        guards = read_strings(function.attributes["hp.guards"]) or ()
-    functions, train, evaluate = assemble(step, mesh, data_axes, microbatches)
+    axis = None
+    if level == "program":
+        axis = rank_programs.pipeline_axis(operation)
+        microbatches = rank_programs.module_microbatches(operation, microbatches)
+        data_axes = rank_programs.scheduled_data_axes(operation, mesh)
+        functions, entries = rank_programs.lower_rank_functions(operation, mesh, lambda op: lower_function(op, mesh))
+        train, evaluate = entries["train"], entries["evaluate"]
+        step = operation
+    else:
+        microbatches = 1 if microbatches is None else microbatches
+        step = _only_function(operation)
+        data_axes = read_signature(step, mesh).data_axes
+        functions, *names = assemble(lower_function(step, mesh), mesh, data_axes, microbatches)
+        train, evaluate = ((name,) for name in names)
     if reference is not None:
         joint = lower_function(_only_function(reference.operation), mesh)
         functions["joint"] = replace(prune(joint, lambda result: True), name="joint")
@@ -115,17 +122,25 @@ def to_program(
         data_axes=data_axes,
         microbatches=microbatches,
         functions=functions,
-        train=(train,),
-        evaluate=(evaluate,),
+        train=train,
+        evaluate=evaluate,
         reference="joint" if reference is not None else None,
+        pipeline_axis=axis,
         seed=seed,
-        output_tree=tree,
-        static_inputs=read_static_inputs(function),
-        guards=guards,
+        output_tree=_output_tree(step),
+        static_inputs=read_static_inputs(step),
+        guards=(read_strings(step.attributes["hp.guards"]) or ()) if "hp.guards" in step.attributes else (),
         text=str(module),
     )
     program.validate(allow=allow)
     return program
+
+
+def _output_tree(step: ir.Operation) -> Any:
+    """Return the structure of the outputs, which the step function or the scheduled module says."""
+    if "hp.output_tree" not in step.attributes:
+        return None
+    return json.loads(ir.StringAttr(step.attributes["hp.output_tree"]).value)
 
 
 def _only_function(module: ir.Operation) -> ir.Operation:
@@ -221,6 +236,8 @@ class _FunctionLowering:
             self._hp(op)
         elif name.startswith("torch."):
             self._torch(op)
+        elif name == "func.call":
+            self._call(op)
         else:
             raise error_at(op, "has no counterpart at run time")
 
@@ -262,6 +279,12 @@ class _FunctionLowering:
                 (type_.dtype, type_.shape) for type_ in map(read_tensor_type, _TYPED[op.name](op)) if type_ is not None
             )
         self._append(op, op.name, operands, kwargs)
+
+    def _call(self, op: ir.Operation) -> None:
+        kwargs: dict[str, Arg] = {"function": ir.FlatSymbolRefAttr(op.attributes["callee"]).value}
+        if "hp.microbatch" in op.attributes:
+            kwargs["microbatch"] = _attribute(op.attributes["hp.microbatch"])
+        self._append(op, "call", tuple(self.values[operand] for operand in op.operands), kwargs)
 
     def _torch(self, op: ir.Operation) -> None:
         name = op.attributes["name"].value if op.name == "torch.operator" else op.name

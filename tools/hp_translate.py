@@ -46,7 +46,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-o", dest="output", metavar="PATH", default="-", help="output (default: stdout)")
     parser.add_argument("--mlir-print-debuginfo", action="store_true", help="with --export: print source locations")
-    parser.add_argument("--microbatches", type=int, default=1, metavar="N", help="parts of a data rank's batch")
+    parser.add_argument(
+        "--microbatches",
+        type=int,
+        metavar="N",
+        help="parts of a data rank's batch (default: 1, or what the module is scheduled for)",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random streams")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="with --to-python: whose code")
     parser.add_argument(
