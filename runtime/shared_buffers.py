@@ -23,23 +23,27 @@ class SharedBuffers:
 
     def __init__(self, arguments: Iterable[Argument], device: torch.device):
         self._device = device
-        self._sizes: dict[str, int] = {}
+        self._starts: dict[str, int] = {}  # of what this rank has of the buffer
+        self._ends: dict[str, int] = {}
         self._made: dict[str, Tensor] = {}
         for argument in arguments:
             if argument.buffer:
-                end = argument.offset + _bytes(argument)
-                self._sizes[argument.buffer] = max(end, self._sizes.get(argument.buffer, 0))
+                start, end = argument.offset, argument.offset + _bytes(argument)
+                self._starts[argument.buffer] = min(start, self._starts.get(argument.buffer, start))
+                self._ends[argument.buffer] = max(end, self._ends.get(argument.buffer, end))
 
     def place(self, argument: Argument) -> Tensor | None:
         """Return the memory of a parameter's padded shard, zeroed; None where it is to have its own."""
         if not argument.buffer:
             return None
         buffer = self._made.get(argument.buffer)
+        # A multiple, so that what is aligned within the buffer is in memory too.
+        first = self._starts[argument.buffer] // MOST_PADDING * MOST_PADDING
         if buffer is None:
             # The padding behind the last is sent too.
-            size = -(-self._sizes[argument.buffer] // MOST_PADDING) * MOST_PADDING
+            size = -(-(self._ends[argument.buffer] - first) // MOST_PADDING) * MOST_PADDING
             buffer = self._made[argument.buffer] = torch.zeros(size, dtype=torch.uint8, device=self._device)
-        part = buffer[argument.offset : argument.offset + _bytes(argument)]
+        part = buffer[argument.offset - first : argument.offset - first + _bytes(argument)]
         return part.view(torch_dtype(argument.type.dtype)).view([size or 0 for size in argument.type.shape])
 
 

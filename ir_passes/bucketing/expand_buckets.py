@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +18,7 @@ from ...packed_layout import PackedLayout
 from ..base import ModulePass
 from ..build import Builder, Site, type_of
 from .buckets import GATHER, REDUCE, SCATTER, Bucket, find_buckets, trace_parameters
-from .packed_state import StateLayout, alignment, place_parameters
+from .packed_state import Place, StateLayout, alignment, place_parameters
 
 LAYOUTS = ("packed", "flat")
 _CARRIED = ("hp.bucket", "hp.module", "hp.phase", "hp.recompute")
@@ -89,18 +90,31 @@ class HpExpandBuckets(ModulePass):
         if found is None:
             return  # No collective is valid without a mesh.
         mesh_name, mesh = found
-        for function in step_functions(module):
-            buckets = find_buckets(function, mesh)
-            if not buckets:
-                continue
-            state = StateLayout(function)
-            trace_parameters(buckets, state.parameters)
-            if self.layout == "flat":
-                state.write(place_parameters(buckets, state.places))
+        functions = list(step_functions(module))
+        found_buckets = [find_buckets(function, mesh) for function in functions]
+        layouts = [StateLayout(function) for function in functions]
+        for buckets, state in zip(found_buckets, layouts, strict=True):
+            trace_parameters(buckets, state.parameters.keys())
+        if self.layout == "flat":
+            names, places = _joined(layouts)
+            places = place_parameters([bucket for buckets in found_buckets for bucket in buckets], names, places)
+            for state in layouts:
+                state.write(places)
+        for function, buckets in zip(functions, found_buckets, strict=True):
             expansion = _Expansion(Builder(function, mesh_name, mesh), self.layout)
             for bucket in buckets:
                 expansion.expand(bucket)
             _erase_unread_casts(buckets)
+
+
+def _joined(layouts: Iterable[StateLayout]) -> tuple[dict[ir.Value, str], dict[str, Place]]:
+    """Return the parameters of all functions, and the places of those that have one."""
+    names: dict[ir.Value, str] = {}
+    places: dict[str, Place] = {}
+    for state in layouts:
+        names.update(state.parameters)
+        places.update(state.places)
+    return names, places
 
 
 class _Expansion:

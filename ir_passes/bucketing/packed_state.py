@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
-from ...dialect.attributes import i64_attr
-from ...dialect.signature import body_of
+from ...dialect.attributes import i64_attr, read_strings
+from ...dialect.signature import body_of, function_name
 from ...dialect.types import DTYPE_BYTES, TensorType
 from ...packed_layout import PackedLayout
 from ..build import type_of
@@ -42,8 +42,8 @@ class StateLayout:
         function: a step function.
 
     Attributes:
-        parameters: the arguments that are.
-        places: of those that have one.
+        parameters: the arguments that are, and the first name of each.
+        places: of those that have one, by name.
     """
 
     def __init__(self, function: ir.Operation):
@@ -53,58 +53,67 @@ class StateLayout:
         if "arg_attrs" in function.attributes:
             dictionaries = map(ir.DictAttr, ir.ArrayAttr(function.attributes["arg_attrs"]))
             self._attributes = [{named.name: named.attr for named in each} for each in dictionaries]
-        self.parameters: set[ir.Value] = set()
-        self.places: dict[ir.Value, Place] = {}
-        for value, attributes in zip(self._arguments, self._attributes, strict=True):
+        self.parameters: dict[ir.Value, str] = {}
+        self.places: dict[str, Place] = {}
+        for number, (value, attributes) in enumerate(zip(self._arguments, self._attributes, strict=True)):
             role, buffer, offset = (attributes.get(name) for name in ("hp.role", "hp.buffer", "hp.offset"))
             if isinstance(role, ir.StringAttr) and role.value == "param":
-                self.parameters.add(value)
+                names = read_strings(attributes["hp.fqn"]) if "hp.fqn" in attributes else None
+                name = self.parameters[value] = names[0] if names else f"@{function_name(function)} {number}"
                 if isinstance(buffer, ir.StringAttr) and isinstance(offset, ir.IntegerAttr):
-                    self.places[value] = Place(buffer.value, offset.value)
+                    self.places[name] = Place(buffer.value, offset.value)
 
-    def write(self, places: Mapping[ir.Value, Place]) -> None:
+    def write(self, places: Mapping[str, Place]) -> None:
         """Put places on the arguments."""
-        if not places:
+        names = [self.parameters.get(value, "") for value in self._arguments]
+        placed = [(at, places[name]) for at, name in enumerate(names) if name in places]
+        if not placed:
             return
         with self._function.context:
-            for value, attributes in zip(self._arguments, self._attributes, strict=True):
-                if value in places:
-                    attributes["hp.buffer"] = ir.StringAttr.get(places[value].buffer)
-                    attributes["hp.offset"] = i64_attr(places[value].offset)
+            for at, place in placed:
+                self._attributes[at]["hp.buffer"] = ir.StringAttr.get(place.buffer)
+                self._attributes[at]["hp.offset"] = i64_attr(place.offset)
             self._function.attributes["arg_attrs"] = ir.ArrayAttr.get([*map(ir.DictAttr.get, self._attributes)])
 
 
-def place_parameters(buckets: Sequence[Bucket], placed: Mapping[ir.Value, Place]) -> dict[ir.Value, Place]:
+def place_parameters(
+    buckets: Sequence[Bucket], names: Mapping[ir.Value, str], placed: Mapping[str, Place]
+) -> dict[str, Place]:
     """Decide which parameters share a buffer and in which order, and bring the buckets' members into that order.
 
-    The gathers of the forward come first. In a buffer stands first what a later bucket gathers too: the backward does
-    not need every parameter, and what it needs should lie in one stretch.
+    A parameter that several functions of a module take has one place. The gathers of the forward come first. In a
+    buffer stands first what a later bucket gathers too: the backward does not need every parameter, and what it needs
+    should lie in one stretch.
 
     Args:
-        buckets: of a function, their parameters known.
-        placed: parameters that have a place already.
+        buckets: of all functions, their parameters known.
+        names: of the parameters.
+        placed: parameters that have a place already, by name.
 
     Returns:
-        The places of all parameters that have one.
+        The places of all parameters that have one, by name.
     """
     places = dict(placed)
-    names = {place.buffer for place in places.values()}
+    taken = {place.buffer for place in places.values()}
     gathers = [bucket for bucket in buckets if bucket.parameters]
     ordered = sorted(range(len(gathers)), key=lambda number: not gathers[number].forward)
-    later: dict[ir.Value, list[int]] = {}  # places in `ordered` of the buckets that gather a parameter
+    later: dict[str, list[int]] = {}  # places in `ordered` of the buckets that gather a parameter
     for rank, number in enumerate(ordered):
-        for parameter in gathers[number].parameters:
-            later.setdefault(parameter, []).append(rank)
+        for value in gathers[number].parameters:
+            later.setdefault(names[value], []).append(rank)
     for rank, number in enumerate(ordered):
         bucket = gathers[number]
-        parameters = bucket.parameters
+        parameters = [names[value] for value in bucket.parameters]
         if not any(parameter in places for parameter in parameters) and len(set(parameters)) == len(parameters):
             following = [
                 next((other for other in later[parameter] if other > rank), len(ordered)) for parameter in parameters
             ]
             bucket.order.sort(key=lambda position: following[position])
-            name = _fresh(bucket.name or "bucket", names)
-            places.update(_laid_out(bucket, name))
+            buffer = _fresh(bucket.name or "bucket", taken)
+            offsets = _laid_out(bucket)
+            places.update(
+                (parameters[position], Place(buffer, at)) for position, at in zip(bucket.order, offsets, strict=True)
+            )
         elif all(parameter in places for parameter in parameters):
             in_buffer = [places[parameter] for parameter in parameters]
             if len({place.buffer for place in in_buffer}) == 1:
@@ -112,18 +121,16 @@ def place_parameters(buckets: Sequence[Bucket], placed: Mapping[ir.Value, Place]
     return places
 
 
-def _laid_out(bucket: Bucket, buffer: str) -> dict[ir.Value, Place]:
-    parameters = [bucket.parameters[position] for position in bucket.order]
-    types = [type_of(parameter) for parameter in parameters]
+def _laid_out(bucket: Bucket) -> list[int]:
+    """Return where each parameter starts, in bytes, in the bucket's order."""
+    types = [type_of(bucket.parameters[position]) for position in bucket.order]
     layout = PackedLayout.of(
         [type_.shape for type_ in types],
         [type_.dtype for type_ in types],
         alignment=alignment(types, bucket.cast_to),
     )
     width = DTYPE_BYTES[layout.dtype]
-    return {
-        parameter: Place(buffer, offset * width) for parameter, offset in zip(parameters, layout.offsets, strict=True)
-    }
+    return [offset * width for offset in layout.offsets]
 
 
 def _fresh(name: str, taken: set[str]) -> str:
