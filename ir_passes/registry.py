@@ -13,6 +13,7 @@ PASSES: dict[str, str] = {
     "hp-simplify": "cleanup.simplify:HpSimplify",
     "hp-recompute": "recompute.recompute:HpRecompute",
     "hp-fsdp": "sharding.fsdp:HpFsdp",
+    "hp-assign-stages": "pipeline.assign_stages:HpAssignStages",
     "hp-bucket-collectives": "bucketing.bucket_collectives:HpBucketCollectives",
     "hp-overlap-collectives": "overlap.overlap_collectives:HpOverlapCollectives",
     "hp-expand-buckets": "bucketing.expand_buckets:HpExpandBuckets",
