@@ -160,7 +160,7 @@ class Calibrator:
         peer = position ^ 1
         elements = max(1, size // 4)
         tensor = torch.ones(elements, device=self.device)
-        types = [("float32", (elements,))]
+        types = (("float32", (elements,)),)
 
         def there_and_back() -> None:
             if peer >= self.mesh.axis_size(axis):

@@ -15,8 +15,8 @@ wait for the collective. Nothing here calls ``record_stream``, because no memory
   after the start, as generated code does at its last use, and memory is not held until some later event, as it would be
   with ``record_stream``.
 - What an abandoned step started is waited for by `RankOps.abandon`.
-- Messages: what is sent is kept in `RankOps` until `drain`, what is received in the future, each until its work was
-  waited for.
+- Messages: what is sent is kept in `Messages` until its work is done, what is received in the future until its work
+  was waited for.
 - Host memory of copies to the device: see `host_copies`.
 """
 
@@ -33,7 +33,8 @@ from ..errors import RuntimeFault
 from ..mesh import shard_spans
 from .device import Group, RankMesh
 from .direct_exchange import DirectExchange
-from .operators import torch_dtype
+from .messages import Messages, Receive
+from .messages import Types as MessageTypes
 from .packed_ops import Types
 from .packing import packing
 from .random import RandomContext
@@ -75,8 +76,8 @@ class RankOps:
         self.device = ranks.device
         self.random = RandomContext()
         self._averages = ranks.backend in ("nccl", "hccl", "xccl")
-        self._pending: set[Future] = set()
-        self._sends: list[tuple[list[Any], Sequence[Tensor]]] = []
+        self._pending: set[Future | Receive] = set()
+        self.messages = Messages(ranks)
         self._functional = functional_collectives()
         self._gather = self._functional.all_gather_into_tensor.default
         self._wait = self._functional.wait_tensor.default
@@ -219,38 +220,21 @@ class RankOps:
         return self._start(wires, lambda wire: self._functional.broadcast.default(wire, source, group.name))
 
     def send(self, tensors: Sequence[Tensor], axis: str, peer: int, header: bool = False, label: str = "") -> None:
-        """Start ``hp.send``; the tensors are kept until `drain`."""
-        ranks = self.ranks
-        receiver = ranks.neighbour(axis, peer)
-        group = ranks.channel(axis, ranks.rank, receiver)
-        kept = [tensor.resolve_conj().contiguous() for tensor in tensors]
-        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, receiver, group) for tensor in kept])
-        self._sends.append((works, kept))
+        """Start ``hp.send``; the tensors are kept until they have left."""
+        self.messages.send(tensors, axis, peer, header)
 
-    def recv(
-        self,
-        axis: str,
-        peer: int,
-        types: Sequence[tuple[str, Sequence[int]]],
-        header: bool = False,
-        label: str = "",
-    ) -> Future:
+    def recv(self, axis: str, peer: int, types: MessageTypes, header: bool = False, label: str = "") -> Receive:
         """Start ``hp.recv`` of tensors of these dtypes and sizes."""
-        ranks = self.ranks
-        sender = ranks.neighbour(axis, peer)
-        group = ranks.channel(axis, sender, ranks.rank)
-        values = [torch.empty(tuple(sizes), dtype=torch_dtype(dtype), device=ranks.device) for dtype, sizes in types]
-        works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, value, sender, group) for value in values])
-        future = arrived(values, works)
-        self._pending.add(future)
-        return future
+        receive = self.messages.recv(axis, peer, types, header)
+        self._pending.add(receive)
+        return receive
 
-    def wait(self, future: Future) -> list[Tensor]:
+    def wait(self, future: Future | Receive) -> list[Tensor]:
         """Wait for a future and return its tensors: ``hp.wait``."""
         self._pending.discard(future)
-        if future.works is not None:
-            for work in future.works:
-                work.wait()
+        if isinstance(future, Receive):
+            return self.messages.wait(future)
+        if future.is_there:
             return [part.value for part in future.parts]
         if len(future.parts) == 1 and len(future.parts[0].positions) == 1:
             value, _, finish, _ = future.parts[0]
@@ -336,32 +320,38 @@ class RankOps:
 
     def drain(self) -> None:
         """Wait until everything sent has left."""
-        while self._sends:
-            works, _ = self._sends.pop()
-            for work in works:
-                work.wait()
+        self.messages.drain()
 
     def abandon(self) -> None:
-        """Wait for whatever is still on its way and forget it, failed or not: for use after an error."""
-        pending, sends = self._pending, self._sends
-        self.forget()
-        waits: list[Callable[[], object]] = []
-        for future in pending:
-            if future.works is None:
-                waits.extend(_deferred(self._wait, part.value) for part in future.parts)
-            else:
-                waits.extend(work.wait for work in future.works)
-        waits.extend(work.wait for works, _ in sends for work in works)
-        for wait in waits:
-            try:
+        """Wait for whatever is still on its way and forget it, failed or not: for use after an error.
+
+        What hangs is waited for once, until the timeout: after a first failure only what was started is forgotten.
+        """
+        pending = self._pending
+        waits: list[Callable[[], object]] = [
+            _deferred(self.messages.wait, future) for future in pending if isinstance(future, Receive)
+        ]
+        waits += [
+            _deferred(self._wait, part.value)
+            for future in pending
+            if isinstance(future, Future) and not future.is_there
+            for part in future.parts
+        ]
+        self._pending = set()
+        try:
+            for wait in waits:
                 wait()
-            except RuntimeError as error:
-                if not dist.is_initialized():
-                    raise RuntimeFault(f"the process group is gone: {error}") from None
+            self.messages.drain()
+        except (RuntimeError, RuntimeFault) as error:
+            if not dist.is_initialized():
+                raise RuntimeFault(f"the process group is gone: {error}") from None
+        finally:
+            self.forget()
 
     def forget(self) -> None:
         """Forget whatever is on its way without waiting."""
-        self._pending, self._sends = set(), []
+        self._pending = set()
+        self.messages.forget()
 
 
 def _deferred(function: Callable[[Any], object], value: Any) -> Callable[[], object]:

@@ -311,6 +311,10 @@ class RankMesh:
             raise RuntimeFault(f"no process group was made for messages along mesh axis '{axis}'")
         return found
 
+    def number_in(self, group: dist.ProcessGroup, rank: int) -> int:
+        """Return the number that a process group has for a rank."""
+        return dist.get_group_rank(group, rank)
+
     def neighbour(self, axis: str, position: int) -> int:
         """Return the rank at `position` on `axis`, all other coordinates being this rank's."""
         return self.mesh.rank({**self.coordinate, axis: position})

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import RuntimeFault, nearest
 from . import torch_compat
+from .acknowledgements import Acknowledgements, acknowledgements
 from .build import OPERATOR_ERRORS, Executable
 from .collectives import RankOps
 from .device import RankMesh, init_process_group, numbered, rank_device, required_channels, required_groups
@@ -96,8 +97,8 @@ class Step:
         self._data_coordinate = program.mesh.position(rank, program.data_axes)
         self._least_norm = least_norm_dtype(program)
         self._outputs = OutputExchange(program, self._ranks)
-        self._train = self._entry(train)
-        self._evaluate = self._entry(evaluate)
+        self._train = self._entry(train, "train")
+        self._evaluate = self._entry(evaluate, "evaluate")
 
     @property
     def steps(self) -> int:
@@ -108,8 +109,10 @@ class Step:
     def steps(self, steps: int) -> None:
         self._steps.fill_(steps)
 
-    def _entry(self, function: Function) -> _Entry:
-        return _Entry(self.program, function, self._state, self._executable.aliases[function.name].owned)
+    def _entry(self, function: Function, kind: str) -> _Entry:
+        position = self._ranks.coordinate.get(self.program.pipeline_axis or "", 0)
+        owned = self._executable.aliases[function.name].owned
+        return _Entry(self.program, function, self._state, owned, acknowledgements(self.program, kind, position))
 
     def __call__(self, **batch: Any) -> Tensor:
         """Run forward and backward on one batch; gradients are added to ``.grad`` of the parameters.
@@ -265,6 +268,7 @@ class Step:
         self._ops.random = RandomContext(
             self.program.seed, self.steps, 0, self._data_coordinate, self.program.microbatches
         )
+        self._ops.messages.begin(entry.acknowledgements)
         place = fault = ""
         values: Sequence[Tensor] | None = None
         if recorder is not None:
@@ -294,8 +298,16 @@ class Step:
 class _Entry:
     """A function that a rank enters, with what reads its arguments."""
 
-    def __init__(self, program: Program, function: Function, state: ModelState, owned: Sequence[bool]):
+    def __init__(
+        self,
+        program: Program,
+        function: Function,
+        state: ModelState,
+        owned: Sequence[bool],
+        acknowledgements: Acknowledgements,
+    ):
         self.function = function
+        self.acknowledgements = acknowledgements
         self._static = program.static_inputs
         self.read = state.reader(function)
         self.owned = owned

@@ -161,6 +161,11 @@ def storage_id(tensor: Tensor) -> int:
     return int(cast(Any, tensor.untyped_storage())._cdata)
 
 
+def storage_uses(identity: int) -> int:
+    """Return how many tensors and others hold the storage of a `storage_id`, which must exist."""
+    return int(cast(Any, torch._C)._storage_Use_Count(identity))
+
+
 @contextlib.contextmanager
 def without_onednn() -> Iterator[None]:
     """Switch off the CPU's oneDNN operators within the block."""

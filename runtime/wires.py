@@ -77,23 +77,23 @@ class Part(NamedTuple):
 
 
 class Future:
-    """Tensors on their way.
+    """Tensors of a collective on their way.
 
     Attributes:
         parts: what is to arrive; not to be read before the wait.
-        works: of messages, to be waited for; collectives' are known to torch by their tensors.
+        is_there: nothing has to be waited for.
     """
 
-    __slots__ = ("parts", "works")
+    __slots__ = ("is_there", "parts")
 
-    def __init__(self, parts: list[Part], works: Sequence[Any] | None = None):
+    def __init__(self, parts: list[Part], *, is_there: bool = False):
         self.parts = parts
-        self.works = works
+        self.is_there = is_there
 
 
-def arrived(tensors: Sequence[Tensor], works: Sequence[Any] = ()) -> Future:
-    """Return a future of tensors that are there once `works` are done."""
-    return Future([Part(tensor, (position,), None) for position, tensor in enumerate(tensors)], works)
+def arrived(tensors: Sequence[Tensor]) -> Future:
+    """Return a future of tensors that are there."""
+    return Future([Part(tensor, (position,), None) for position, tensor in enumerate(tensors)], is_there=True)
 
 
 def buckets(wires: Sequence[Wire]) -> list[list[int]]:
