@@ -18,6 +18,8 @@ PASSES: dict[str, str] = {
     "hp-overlap-collectives": "overlap.overlap_collectives:HpOverlapCollectives",
     "hp-expand-buckets": "bucketing.expand_buckets:HpExpandBuckets",
     "hp-schedule-pipeline": "pipeline.schedule_pipeline:HpSchedulePipeline",
+    "hp-hoist-gathers": "pipeline.hoist_gathers:HpHoistGathers",
+    "hp-sink-reductions": "pipeline.sink_reductions:HpSinkReductions",
     "hp-verify-level": "verify_level:HpVerifyLevel",
     "hp-plan": "plan_pipeline:HpPlan",
 }
