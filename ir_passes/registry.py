@@ -14,6 +14,7 @@ PASSES: dict[str, str] = {
     "hp-recompute": "recompute.recompute:HpRecompute",
     "hp-fsdp": "sharding.fsdp:HpFsdp",
     "hp-assign-stages": "pipeline.assign_stages:HpAssignStages",
+    "hp-split-stages": "pipeline.split_stages:HpSplitStages",
     "hp-bucket-collectives": "bucketing.bucket_collectives:HpBucketCollectives",
     "hp-overlap-collectives": "overlap.overlap_collectives:HpOverlapCollectives",
     "hp-expand-buckets": "bucketing.expand_buckets:HpExpandBuckets",
