@@ -7,15 +7,14 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from ..dialect.diagnostics import error_at
 from ..dialect.levels import LEVELS, level_of
 from ..errors import PassError, nearest
 from .base import ModulePass
 from .verification.findings import Findings
 from .verification.joint import check_joint
+from .verification.program import check_program
 from .verification.spmd import check_spmd
-
-_VERIFIED = ("joint", "annotated", "spmd")
+from .verification.staged import check_staged
 
 
 @dataclass(frozen=True)
@@ -74,14 +73,12 @@ class HpVerifyLevel(ModulePass):
 
     def run(self, module: ir.Operation) -> None:  # noqa: D102
         level = self.level or level_of(module)
-        if level not in _VERIFIED:
-            raise error_at(
-                module,
-                f"{self.name}: level '{level}' is not verified by this version, only {', '.join(_VERIFIED)}",
-                named=False,
-            )
         findings = Findings()
-        if level == "spmd":
+        if level == "program":
+            check_program(module, findings)
+        elif level == "staged":
+            check_staged(module, findings)
+        elif level == "spmd":
             check_spmd(module, findings)
         else:
             check_joint(module, findings, annotated=level == "annotated")

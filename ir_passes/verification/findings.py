@@ -18,6 +18,9 @@ class Findings:
     def __init__(self) -> None:
         self._errors: list[Diagnostic] = []
 
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
     def add(
         self, op: ir.Operation, message: str, *, notes: Sequence[tuple[ir.Operation, str]] = (), named: bool = True
     ) -> None:

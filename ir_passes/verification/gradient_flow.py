@@ -1,4 +1,4 @@
-"""What each value of an spmd function is on its data axes: the dataflow behind the proof on gradient reductions.
+"""What each value of a step function is on its data axes: the dataflow behind the proof on gradient reductions.
 
 On each mesh axis a value either varies with the data of the ranks along it, or has been reduced over it, or is the
 same on all ranks for want of any data in it (a parameter, a constant). The function is a straight line, so one sweep
@@ -14,6 +14,8 @@ decides:
 - A packed tensor is what each of its members is: `hp.pack` puts them together, casts and collectives keep them apart,
   `hp.unpack` takes them out.
 - A gather undoes a split, a reduce-scatter or `hp.shard_slice` makes one; the linear operators keep it.
+- What a stage takes from another is what it was there; the results of a call are those of the function called, which is
+  swept once, however often it is called.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from functools import cache
 from torch_mlir import ir
 
 from ...dialect.attributes import read_strings
-from ...dialect.signature import Signature, body_of, return_of
+from ...dialect.signature import CROSSING_ROLES, Signature, body_of, function_name, return_of
 from ...mesh import Mesh
 from ..effects import Effect, effect_of, effect_of_name
 from ..views import CASTS, VIEWS, operator_name
@@ -36,7 +38,7 @@ NEW = -1
 
 @dataclass(frozen=True)
 class Fault:
-    """What went wrong with a value over one axis; ops by their number in `GradientFlow.ops`.
+    """What went wrong with a value over one axis; ops by their number in `Flows.ops`.
 
     `kind` is "twice" (`op` reduces what `first` had reduced), "mixed" (`op` joins what `first` had reduced with what
     varies) or "split" (`op` reduces over an axis that splits its operand).
@@ -50,7 +52,7 @@ class Fault:
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """What a value is, over axes of more than one rank; equal flows of a function are one object.
+    """What a value is, over axes of more than one rank; equal flows of a module are one object.
 
     Attributes:
         varies: axes along which each rank has a value from its own data.
@@ -100,6 +102,7 @@ _CONSTANTS = frozenset({"aten.empty_like", "aten.full_like", "aten.ones_like", "
 _COLLECTIVES = frozenset({"hp.all_gather", "hp.all_reduce", "hp.all_to_all", "hp.broadcast", "hp.reduce_scatter"})
 _RANDOM = frozenset({"hp.normal", "hp.uniform"})
 _KINDS = {
+    "func.call": "call",
     "hp.accumulate": "accumulate",
     "hp.pack": "pack",
     "hp.shard_slice": "slice",
@@ -108,37 +111,42 @@ _KINDS = {
 }
 
 
-class GradientFlow:
-    """The flow of every value of a step function, from one sweep over it.
+class Flows:
+    """The flows of a module, and what its functions have in common.
 
     Args:
-        function: at level "spmd".
-        signature: of the function.
         mesh: of the module.
+        data_axes: axes that split the batch; none known: all axes may.
+        updated: names of buffers that the step updates: each data rank's follow its own data.
+        passed_over: axes that neither data nor parameters are split over.
 
     Attributes:
-        results: the flow of each value the function returns.
         ops: the ops that flows name by number.
         uses: by parameter name, the first op that computes with a shard of it, and the axes that split that.
+        axes: axes of more than one rank.
+        same: of what is the same on all ranks for want of any data in it.
+        own: of what each rank has from its own data.
+        crossing: by `hp.name`, what goes from one stage function to others.
+        results: by function, what it returns.
     """
 
-    def __init__(self, function: ir.Operation, signature: Signature, mesh: Mesh):
+    def __init__(
+        self, mesh: Mesh, data_axes: Sequence[str], updated: Iterable[str] = (), passed_over: Iterable[str] = ()
+    ):
         self.ops: list[ir.Operation] = []
         self.uses: dict[str, tuple[ir.Operation, frozenset[str]]] = {}
-        self._axes = frozenset(axis for axis in mesh.axis_names if mesh.axis_size(axis) > 1)
+        self.axes = frozenset(axis for axis in mesh.axis_names if mesh.axis_size(axis) > 1).difference(passed_over)
+        self.data_axes = tuple(data_axes)
+        self.updated = frozenset(updated)
+        self.crossing: dict[str, Flow] = {}
+        self.results: dict[str, list[Flow]] = {}
         # Flows are few (some per reduction), ops are many.
         self._made: dict[tuple[object, ...], Flow] = {}
-        self._joined: dict[tuple[str, frozenset[Flow]], Flow] = {}
-        self._same = self._make()
-        self._own = self._make(varies=set(signature.data_axes) & self._axes if signature.data_axes else self._axes)
-        self._flows = self._arguments(function, signature)
-        self._futures: dict[ir.Value, list[list[Flow]]] = {}
-        self._members: dict[ir.Value, list[Flow]] = {}  # of packed tensors
-        for view in body_of(function).operations:
-            self._visit(view.operation)
-        self.results = [self._flow(value) for value in return_of(function).operands]
+        self.joined: dict[tuple[str, frozenset[Flow]], Flow] = {}
+        self.same = self.make()
+        self.own = self.make(varies=self.axes.intersection(data_axes) if data_axes else self.axes)
 
-    def _make(
+    def make(
         self,
         varies: Iterable[str] = (),
         reduced: Iterable[tuple[str, int]] = (),
@@ -146,31 +154,67 @@ class GradientFlow:
         parameter: str = "",
         faults: Iterable[Fault] = (),
     ) -> Flow:
+        """Return the one flow that is this."""
         key = (frozenset(varies), frozenset(reduced), frozenset(shards), parameter, frozenset(faults))
         if key not in self._made:
             self._made[key] = Flow(*key)
         return self._made[key]
 
-    def _flow(self, value: ir.Value) -> Flow:
-        return self._flows.get(value, self._same)
-
-    def _number(self, op: ir.Operation) -> int:
+    def number(self, op: ir.Operation) -> int:
+        """Return a new number for an op."""
         self.ops.append(op)
         return len(self.ops) - 1
 
+
+class GradientFlow:
+    """The flow of every value of a function, from one sweep over it.
+
+    What it returns, and what of that crosses to other functions, is noted in `flows`.
+
+    Args:
+        function: at level "spmd", a stage function or a rank's.
+        signature: of the function.
+        flows: of the module; has those of what the function takes and of the functions it calls.
+
+    Attributes:
+        results: the flow of each value the function returns.
+    """
+
+    def __init__(self, function: ir.Operation, signature: Signature, flows: Flows):
+        self._shared = flows
+        self._axes = flows.axes
+        self._make = flows.make
+        self._joined = flows.joined
+        self._same, self._own = flows.same, flows.own
+        self._flows = self._arguments(function, signature)
+        self._futures: dict[ir.Value, list[list[Flow]]] = {}
+        self._members: dict[ir.Value, list[Flow]] = {}  # of packed tensors
+        for view in body_of(function).operations:
+            self._visit(view.operation)
+        self.results = [self._flow(value) for value in return_of(function).operands]
+        flows.results[function_name(function)] = self.results
+        for info, flow in zip(signature.results, self.results, strict=True):
+            if info.role in CROSSING_ROLES:
+                flows.crossing[info.name] = flow
+
+    def _flow(self, value: ir.Value) -> Flow:
+        return self._flows.get(value, self._same)
+
     def _arguments(self, function: ir.Operation, signature: Signature) -> dict[ir.Value, Flow]:
-        updated = {info.name for info in signature.results_with_role("buffer")}
+        shared = self._shared
         flows = {}
         for argument, info in zip(body_of(function).arguments, signature.arguments, strict=True):
-            if info.role == "size" or info.name in updated:
-                flows[argument] = self._own  # each data rank's buffers follow its own data
+            if info.role == "size" or info.name in shared.updated:
+                flows[argument] = self._own
             elif info.role == "input":
-                if not signature.data_axes:
+                if not shared.data_axes:
                     flows[argument] = self._own
                 elif info.batch_dim is not None and info.sharding is not None:
                     flows[argument] = self._make(varies=set(info.sharding[info.batch_dim]) & self._axes)
             elif info.role == "param":
                 flows[argument] = self._make(shards=set(info.axes) & self._axes, parameter=info.name)
+            elif info.role in CROSSING_ROLES:
+                flows[argument] = shared.crossing.get(info.name, self._own)
         return flows
 
     def _visit(self, op: ir.Operation) -> None:
@@ -207,6 +251,11 @@ class GradientFlow:
             for index, result in enumerate(op.results):
                 pair = frozenset((self._flow(operands[index]), self._flow(operands[half + index])))
                 flows[result] = self._join(op, "sum", pair)
+        elif kind == "call":
+            callee = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+            flows.update(
+                zip(op.results, self._shared.results.get(callee) or [self._own] * len(op.results), strict=True)
+            )
         elif kind == "slice":
             flow = self._flow(operands[0])
             flows[op.results[0]] = self._make(
@@ -250,8 +299,8 @@ class GradientFlow:
         still = [(axis, number) for axis, number in reduced if axis not in varies]
         if kind == "other":
             for flow in flows:
-                if flow.shards and flow.parameter and flow.parameter not in self.uses:
-                    self.uses[flow.parameter] = (op, flow.shards)
+                if flow.shards and flow.parameter and flow.parameter not in self._shared.uses:
+                    self._shared.uses[flow.parameter] = (op, flow.shards)
             joined = self._make(varies, [(axis, NEW) for axis, _ in still])
             self._joined[key] = joined
             return joined
@@ -260,7 +309,7 @@ class GradientFlow:
         faults = set().union(*[flow.faults for flow in flows])
         mixed = [(axis, number) for axis, number in sorted(reduced) if axis in varies and number != NEW]
         if kind == "sum" and mixed:
-            number = self._number(op)
+            number = self._shared.number(op)
             faults.update(Fault("mixed", axis, number, first) for axis, first in mixed)
             return self._make(varies, still, shards, parameter, faults)
         joined = self._make(varies, still, shards, parameter, faults)
@@ -287,7 +336,7 @@ class GradientFlow:
         return list(flows)
 
     def _reduce(self, op: ir.Operation, flow: Flow, axes: frozenset[str], *, splits: bool) -> Flow:
-        number = self._number(op)
+        number = self._shared.number(op)
         faults = set(flow.faults)
         for axis in axes:
             first = sorted(by for over, by in flow.reduced if over == axis and by != NEW)

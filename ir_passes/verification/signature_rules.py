@@ -1,4 +1,4 @@
-"""Rules on a step function's signature, at every level before stages.
+"""Rules on signatures: of a step function, and those that functions of stages and ranks share with it.
 
 - V4: every name of a parameter, buffer or constant is of one argument; so is every name of an input or size, and every
   name of an output is of one result. Only parameters are trainable.
@@ -7,17 +7,26 @@
   has none, and neither has one that the loss does not depend on; any other has one.
 - V7: a new buffer has all names of a buffer, its type and its sharding; no buffer has two.
 - V14: every dim that changes has a name, and the names of dims and those in guards are those of size arguments.
+- V16: before stages nothing is "incoming", "outgoing" or "saved".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from torch_mlir import ir
 
 from ...dialect.attributes import read_strings
-from ...dialect.signature import STATE_ROLES, Signature, ValueInfo, body_of, function_name, return_of
+from ...dialect.signature import (
+    CROSSING_ROLES,
+    STATE_ROLES,
+    Signature,
+    ValueInfo,
+    body_of,
+    function_name,
+    return_of,
+)
 from ...dialect.types import FLOAT_DTYPES, tensor_type
 from ...errors import nearest
 from .findings import Findings, place_in_model
@@ -33,15 +42,25 @@ def called(function: ir.Operation, side: str, info: ValueInfo) -> str:
 def check_signature(
     function: ir.Operation, signature: Signature, findings: Findings, *, same_sharding: bool = True
 ) -> None:
-    """Check the rules V4 to V7 and V14; the sharding of gradients and buffers only where `same_sharding` says so."""
-    _check_names(function, signature, findings)
-    _check_loss(function, signature, findings)
+    """Check the rules V4 to V7, V14 and V16; of gradients and buffers the sharding only with `same_sharding`."""
+    for side, infos in (("argument", signature.arguments), ("result", signature.results)):
+        for info in infos:
+            if info.role in (*CROSSING_ROLES, "gathered", "partial"):  # V16
+                findings.add(
+                    function,
+                    f"{called(function, side, info)}: role '{info.role}' is of stages, which there are none of",
+                )
+    check_names(function, signature, findings)
+    check_loss(function, signature, findings)
     _check_gradients(function, signature, findings, same_sharding)
     _check_buffers(function, signature, findings, same_sharding)
-    _check_sizes(function, signature, findings)
+    sizes = [info.name for info in signature.with_role("size")]
+    check_dims(function, signature, sizes, findings)
+    check_guards(function, sizes, findings)
 
 
-def _check_names(function: ir.Operation, signature: Signature, findings: Findings) -> None:
+def check_names(function: ir.Operation, signature: Signature, findings: Findings) -> None:
+    """Check that names are unique and only parameters trainable (V4)."""
     state = [info for info in signature.arguments if info.role in STATE_ROLES]
     given = [info for info in signature.arguments if info.role not in STATE_ROLES]
     for side, infos in (("argument", state), ("argument", given), ("result", signature.results_with_role("output"))):
@@ -56,12 +75,19 @@ def _check_names(function: ir.Operation, signature: Signature, findings: Finding
             findings.add(function, f"{called(function, 'argument', info)} is a {info.role} and hp.trainable")
 
 
-def _check_loss(function: ir.Operation, signature: Signature, findings: Findings) -> None:
+def check_loss(function: ir.Operation, signature: Signature, findings: Findings) -> None:
+    """Check the loss and the weight (V5)."""
     losses, weights = signature.results_with_role("loss"), signature.results_with_role("weight")
     if len(losses) != 1:  # V5
         findings.add(function, f"expected one result with role 'loss', got: {len(losses)}")
     if len(weights) > 1:  # V5
         findings.add(function, f"expected at most one result with role 'weight', got: {len(weights)}")
+    check_loss_types(function, signature, findings)
+
+
+def check_loss_types(function: ir.Operation, signature: Signature, findings: Findings) -> None:
+    """Check the types of a loss and a weight where there are any (V5)."""
+    losses, weights = signature.results_with_role("loss"), signature.results_with_role("weight")
     for info in (*losses, *weights):
         if info.type.shape not in ((), (1,)):  # V5
             where = called(function, "result", info)
@@ -76,27 +102,29 @@ _GUARD_NAME = re.compile(r"[A-Za-z_]\w*")
 _GUARD_WORDS = frozenset({"and", "or", "not", "min", "max"})
 
 
-def _check_sizes(function: ir.Operation, signature: Signature, findings: Findings) -> None:
-    sizes = [info.name for info in signature.with_role("size")]
+def check_dims(function: ir.Operation, signature: Signature, sizes: Collection[str], findings: Findings) -> None:
+    """Check that each dim that changes has the name of one of the `sizes` (V14)."""
     for info in signature.arguments:
         where = called(function, "argument", info)
-        if None in info.type.shape and info.role != "input":  # V14
+        if None in info.type.shape and info.role in STATE_ROLES:  # V14
             findings.add(function, f"{where} is a {info.role}, expected fixed sizes, got: {info.type}")
-        elif None in info.type.shape and not info.dim_names:  # V14
+        elif None in info.type.shape and not info.dim_names and info.role == "input":  # V14
             findings.add(function, f"{where} has sizes that change but no hp.dim_names")
         for name in filter(None, info.dim_names):
             if name not in sizes:  # V14
                 hint = nearest(name, sizes)
                 findings.add(function, f"{where}: hp.dim_names: no argument is the size '{name}'{hint}")
-    guards = read_strings(function.attributes["hp.guards"]) if "hp.guards" in function.attributes else ()
+
+
+def check_guards(op: ir.Operation, sizes: Collection[str], findings: Findings) -> None:
+    """Check that the guards of a function or module are on the `sizes` (V14)."""
+    guards = read_strings(op.attributes["hp.guards"]) if "hp.guards" in op.attributes else ()
     if guards is None:  # V14
-        findings.add(
-            function, f"expected hp.guards to be a list of conditions, got: {function.attributes['hp.guards']}"
-        )
+        findings.add(op, f"expected hp.guards to be a list of conditions, got: {op.attributes['hp.guards']}")
     for guard in guards or ():
         for name in _GUARD_NAME.findall(guard):
             if name not in sizes and name not in _GUARD_WORDS:  # V14
-                findings.add(function, f"guard '{guard}': no argument is the size '{name}'{nearest(name, sizes)}")
+                findings.add(op, f"guard '{guard}': no argument is the size '{name}'{nearest(name, sizes)}")
 
 
 def _check_gradients(function: ir.Operation, signature: Signature, findings: Findings, same_sharding: bool) -> None:
@@ -105,7 +133,9 @@ def _check_gradients(function: ir.Operation, signature: Signature, findings: Fin
     have: set[int] = set()
     for gradient in signature.results_with_role("grad"):
         where = called(function, "result", gradient)
-        parameter = _owner(function, gradient, ("a gradient", "parameter"), by_name, findings, same_sharding)
+        parameter = check_owner(
+            function, gradient, ("a gradient", "parameter"), by_name, findings, same_sharding=same_sharding
+        )
         if parameter is None:
             continue
         if parameter.index in have:  # V6
@@ -130,7 +160,7 @@ def _check_buffers(function: ir.Operation, signature: Signature, findings: Findi
     by_name = {name: info for info in signature.with_role("buffer") for name in info.names}
     have: set[int] = set()
     for new in signature.results_with_role("buffer"):
-        buffer = _owner(function, new, ("a new value", "buffer"), by_name, findings, same_sharding)
+        buffer = check_owner(function, new, ("a new value", "buffer"), by_name, findings, same_sharding=same_sharding)
         if buffer is None:
             continue
         if buffer.index in have:  # V7
@@ -138,15 +168,16 @@ def _check_buffers(function: ir.Operation, signature: Signature, findings: Findi
         have.add(buffer.index)
 
 
-def _owner(
+def check_owner(
     function: ir.Operation,
     result: ValueInfo,
     roles: tuple[str, str],
     by_name: Mapping[str, ValueInfo],
     findings: Findings,
-    same_sharding: bool,
+    *,
+    same_sharding: bool = True,
 ) -> ValueInfo | None:
-    """Return the argument that a result is the gradient or new value of; what does not match is noted."""
+    """Return the argument that a result is the gradient or new value of (V6, V7); what does not match is noted."""
     what, role = roles
     where = called(function, "result", result)
     owner = by_name.get(result.name)
@@ -175,11 +206,14 @@ def _list(items: Iterable[object]) -> str:
 
 
 def _loss_depends_on(function: ir.Operation, signature: Signature) -> dict[int, ir.Operation]:
-    """Return the arguments that the loss depends on through tensors that can carry a gradient, with a user each."""
-    losses = {info.index for info in signature.results_with_role("loss")}
+    return depends_on(function, [info.index for info in signature.results_with_role("loss")])
+
+
+def depends_on(function: ir.Operation, results: Collection[int]) -> dict[int, ir.Operation]:
+    """Return the arguments that results depend on through tensors that can carry a gradient, with a user each."""
     needed: dict[ir.Value, ir.Operation] = {}
     end = return_of(function)
-    needed.update((value, end) for index, value in enumerate(end.operands) if index in losses)
+    needed.update((value, end) for index, value in enumerate(end.operands) if index in results)
     for view in reversed(list(body_of(function).operations)):
         op = view.operation
         if any(result in needed and _may_carry_gradient(result.type) for result in op.results):
