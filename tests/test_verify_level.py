@@ -183,9 +183,7 @@ def test_the_level_asked_for_is_the_one_checked() -> None:
     assert any("is not allowed at level 'joint'" in message for message in errors(sharded, "joint"))
     with module.context:
         set_level(module.operation, "program")
-    assert errors(module) == [
-        "hp-verify-level: level 'program' is not verified by this version, only joint, annotated, spmd"
-    ]
+    assert errors(module) == ["has stages, expected a mesh"]
     verify(module, "joint")
 
 

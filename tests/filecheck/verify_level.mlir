@@ -173,15 +173,3 @@ module @other_gradients attributes {hp.level = "spmd"} {
     return %loss, %g, %h : !torch.vtensor<[],f32>, !torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>
   }
 }
-
-// -----
-
-// expected-error@below {{hp-verify-level: level 'staged' is not verified by this version, only joint, annotated, spmd}}
-module attributes {hp.level = "staged"} {
-}
-
-// -----
-
-// expected-error@below {{hp-verify-level: level 'program' is not verified by this version, only joint, annotated, spmd}}
-module attributes {hp.level = "program"} {
-}

@@ -130,3 +130,14 @@ func.func @joint(%x: !torch.vtensor<[],f32> {hp.role = "input", hp.name = "x"}, 
     -> (!torch.vtensor<[],f32> {hp.role = "loss"}, !torch.vtensor<[],f32> {hp.role = "buffer", hp.fqn = ["c"]}, !torch.vtensor<[],f32> {hp.role = "buffer", hp.fqn = ["b"]}, !torch.vtensor<[],f64> {hp.role = "buffer", hp.fqn = ["b", "alias"]}) {
   return %x, %x, %x, %b : !torch.vtensor<[],f32>, !torch.vtensor<[],f32>, !torch.vtensor<[],f32>, !torch.vtensor<[],f64>
 }
+
+// -----
+
+// V16: nothing crosses before there are stages.
+// expected-error@+3 {{'func.func' op argument 0 of @joint ('f0.0'): role 'incoming' is of stages, which there are none of}}
+// expected-error@+2 {{'func.func' op result 0 of @joint ('f1.0'): role 'saved' is of stages, which there are none of}}
+module {
+  func.func @joint(%x: !torch.vtensor<[],f32> {hp.role = "incoming", hp.name = "f0.0"}) -> (!torch.vtensor<[],f32> {hp.role = "saved", hp.name = "f1.0"}, !torch.vtensor<[],f32> {hp.role = "loss"}) {
+    return %x, %x : !torch.vtensor<[],f32>, !torch.vtensor<[],f32>
+  }
+}
