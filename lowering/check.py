@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ..errors import RuntimeFault
 from ..mesh import Mesh
-from ..runtime.program import Function, Program, TensorType
+from ..runtime.entries import entries_of, inputs_of, state_arguments, unused_inputs
+from ..runtime.program import Argument, Function, Program, TensorType
 from ..runtime.simulate import SimulationResult, simulate
 from ..runtime.trees import flatten_batch, nest_leaves
 from .step_function import assemble
@@ -128,10 +129,11 @@ def _differences(found: SimulationResult, expected: SimulationResult, tolerance:
 def random_state(program: Program, seed: int = 0) -> dict[str, torch.Tensor]:
     """Make full tensors for a Program's parameters, buffers and constants: small normal numbers, positive buffers."""
     generator = torch.Generator().manual_seed(seed)
+    functions = [*entries_of(program, "train"), *entries_of(program, "evaluate")]
+    if program.reference is not None:  # It may take what no rank needs.
+        functions.append(program.functions[program.reference])
     state: dict[str, torch.Tensor] = {}
-    for argument in program.entry(0).arguments:
-        if argument.role in ("input", "size"):
-            continue
+    for argument in state_arguments(functions).values():
         type_ = TensorType(argument.full_shape, argument.type.dtype)
         tensor = _random(type_, generator) * (0.1 if argument.role == "param" else 1)
         state.update({name: tensor.abs() if argument.role == "buffer" else tensor for name in argument.names})
@@ -144,18 +146,28 @@ def random_batch(program: Program, seed: int = 0) -> dict[str, Any]:
     Python values are those compiled in.
     """
     generator = torch.Generator().manual_seed(seed)
-    arguments = program.entry(0).arguments
-    examples = {argument.name: argument.example or 2 for argument in arguments if argument.role == "size"}
+    arguments = inputs_of([*entries_of(program, "train"), *entries_of(program, "evaluate")])
+    examples = {argument.name: argument.example or 2 for argument in arguments.values() if argument.role == "size"}
+    parts = program.mesh.count(program.data_axes) * program.microbatches
+    unused = {name: _whole(argument, parts) for name, argument in unused_inputs(program).items()}
     leaves: dict[str, Any] = {}
-    for argument in arguments:
+    for argument in {**arguments, **unused}.values():
         if argument.role == "input":
             shape = list(argument.full_shape)
             for dim, name in enumerate(argument.dim_names):
                 if name:
-                    parts = program.mesh.count(program.data_axes) * program.microbatches
-                    shape[dim] = examples[name] * (parts if dim == argument.batch_dim else 1)
+                    shape[dim] = examples.get(name, 2) * (parts if dim == argument.batch_dim else 1)
             leaves[argument.name] = _random(TensorType(tuple(shape), argument.type.dtype), generator)
     return nest_leaves({**leaves, **program.static_inputs})
+
+
+def _whole(argument: Argument, parts: int) -> Argument:
+    """Return an input of one microbatch as that of the global batch."""
+    dim = argument.batch_dim
+    full = tuple(
+        size * parts if index == dim and size is not None else size for index, size in enumerate(argument.full_shape)
+    )
+    return replace(argument, full_shape=full)
 
 
 def _random(type_: TensorType, generator: torch.Generator) -> torch.Tensor:
