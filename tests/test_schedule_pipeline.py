@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -55,7 +56,7 @@ def test_chain(schedule: str, ranks: int, microbatches: int) -> None:
     check(chain, schedule, microbatches)
 
 
-FEATURES: list[tuple[str, dict[str, int]]] = [
+FEATURES: list[tuple[str, dict[str, Any]]] = [
     *[(schedule, {"tied": 1, "skip": 1, "weighted": 1, "data": 2, "outputs": 1}) for schedule in STAGES],
     *[(schedule, {"buffer": 1, "data": 2}) for schedule in ("1f1b", "interleaved", "zb-v")],
     *[(schedule, {"frozen": 1, "outputs": 1}) for schedule in ("gpipe", "zb-h1", "dualpipe-v")],
@@ -66,7 +67,7 @@ FEATURES: list[tuple[str, dict[str, int]]] = [
 @pytest.mark.parametrize(
     ("schedule", "options"), FEATURES, ids=lambda value: value if isinstance(value, str) else "-".join(value)
 )
-def test_features(schedule: str, options: dict[str, int]) -> None:
+def test_features(schedule: str, options: dict[str, Any]) -> None:
     stages = max(3, STAGES[schedule] * 2)
     chain = Chain(stages, stages // STAGES[schedule], split_backward=schedule in SPLIT)
     check(replace(chain, **options), schedule, 3)
