@@ -14,6 +14,7 @@ from .coverage import check_coverage
 from .deadlock import report_deadlock
 from .findings import Findings
 from .gradient_flow import GradientFlow
+from .live_bytes import remark_peaks
 from .rank_execution import Execution
 from .rank_functions import KINDS, Pipeline, RankFunction, read_pipeline
 from .rank_results import RankResults
@@ -30,6 +31,8 @@ def check_program(module: ir.Operation, findings: Findings) -> None:
             _run(pipeline, kind, findings)
     if not findings:
         _check_reductions(pipeline, findings)
+    if not findings:
+        remark_peaks(pipeline)
 
 
 def _run(pipeline: Pipeline, kind: str, findings: Findings) -> None:

@@ -1,5 +1,6 @@
 // RUN: hp-opt %s --hp-verify-level | FileCheck %s
 // RUN: hp-opt %s --hp-verify-level=level=program | hp-opt - --hp-verify-level | FileCheck %s
+// RUN: hp-opt %s --hp-verify-level -o %t 2>&1 | FileCheck %s --check-prefix=REMARK
 
 // Two stages on two positions, two data ranks, two microbatches: forwards of 1f1b, a parameter that both stages own, a
 // buffer. tests/test_verify_program.py breaks this program line by line.
@@ -81,6 +82,7 @@ module @two_stages attributes {hp.level = "program", hp.pipeline_axis = "pp", hp
   }
 
   // CHECK: func.func @rank0
+  // REMARK: remark: 'func.func' op @rank0: peak 128 bytes, 2 microbatches alive
   func.func @rank0(
       %up: !w {hp.role = "param", hp.fqn = ["up"], hp.trainable, hp.stages = array<i64: 0>},
       %tied: !w {hp.role = "param", hp.fqn = ["tied", "again"], hp.trainable, hp.stages = array<i64: 0, 1>},
@@ -113,6 +115,7 @@ module @two_stages attributes {hp.level = "program", hp.pipeline_axis = "pp", hp
   }
 
   // CHECK: func.func @rank1
+  // REMARK: remark: 'func.func' op @rank1: peak 200 bytes, 1 microbatch alive
   func.func @rank1(
       %down: !w {hp.role = "param", hp.fqn = ["down"], hp.trainable},
       %tied: !w {hp.role = "param", hp.fqn = ["tied", "again"], hp.trainable, hp.stages = array<i64: 0, 1>},
