@@ -47,7 +47,7 @@ class HpVerifyLevel(ModulePass):
     14. V14: every dim that changes has a name (`hp.dim_names`), and these names and those in `hp.guards` are sizes.
     15. V15, with stages: `hp.pipeline_axis` and `hp.stage_count` are stated; functions are named ``@stage<k>_<task>``,
         as their `hp.stage` and `hp.task` say; each stage has a forward, and its backward is one function or two.
-    16. V16: roles and their order fit what a function does: before stages nothing crosses; a forward takes nothing
+    16. V16: roles fit what a function does: before stages nothing crosses; a forward takes nothing
         saved and returns no gradient, a backward returns no loss, weight or output.
     17. V17, with stages: each value that crosses has one maker, of the stage and task in its name, and is taken, with
         its type, by functions that run later. It is "outgoing" where another stage takes it, "incoming" where it comes

@@ -1,12 +1,11 @@
 """What stage functions take and give, rules V16 and V17.
 
 - V16: arguments are state, inputs, sizes, incoming and saved values, results outgoing and saved values, buffers, loss,
-  weight, outputs and gradients, each kind in this order. A forward takes nothing saved and returns no gradient, a
-  backward returns no loss, weight or output.
-  At level "program", a stage may also be given a gathered parameter and return a partial gradient.
+  weight, outputs and gradients. A forward takes nothing saved and returns no gradient, a backward returns no loss,
+  weight or output. At level "program", a stage may also be given a gathered parameter and return a partial gradient.
 - V17: each value that crosses is made by one function, whose stage and task its name begins with, and is taken by
   others of the same type that run later: outgoing where another stage takes it, else saved; incoming where it comes
-  from another stage, else saved.
+  from another stage, else saved. One that nobody takes is a warning.
 """
 
 from __future__ import annotations
@@ -16,17 +15,18 @@ from dataclasses import dataclass, field
 
 from torch_mlir import ir
 
+from ...dialect.diagnostics import remark
 from ...dialect.signature import CROSSING_ROLES, ValueInfo
 from ...errors import nearest
 from .findings import Findings
 from .signature_rules import called
 from .stage_functions import StageFunction, Stages, is_value_name
 
-_ARGUMENT_ORDER = ("param", "buffer", "constant", "input", "size", "incoming", "saved")
-_RESULT_ORDER = ("outgoing", "saved", "buffer", "loss", "weight", "output", "grad")
+_ARGUMENTS = ("param", "buffer", "constant", "input", "size", "incoming", "saved")
+_RESULTS = ("outgoing", "saved", "buffer", "loss", "weight", "output", "grad")
 _FORWARD_ONLY = ("loss", "weight", "output")
 _OF_PROGRAMS = ("gathered", "partial")
-"""Roles of what a rank function gathers once for several calls, and reduces once; they stand anywhere."""
+"""Roles of what a rank function gathers once for several calls, and reduces once."""
 
 
 @dataclass
@@ -54,24 +54,15 @@ def check_crossing(stages: Stages, findings: Findings, *, program: bool = False)
 def _check_roles(function: StageFunction, findings: Findings, program: bool) -> None:
     forward = function.task == "forward"
     illegal = {"argument": ("saved",) if forward else (), "result": ("grad", "partial") if forward else _FORWARD_ONLY}
-    for side, infos, order in (
-        ("argument", function.signature.arguments, _ARGUMENT_ORDER),
-        ("result", function.signature.results, _RESULT_ORDER),
+    for side, infos, legal in (
+        ("argument", function.signature.arguments, _ARGUMENTS),
+        ("result", function.signature.results, _RESULTS),
     ):
-        last = 0
         for info in infos:
-            where = called(function.op, side, info)
-            if program and info.role in _OF_PROGRAMS and info.role not in illegal[side]:
-                continue
-            if info.role not in order or info.role in illegal[side]:
+            known = info.role in legal or (program and info.role in _OF_PROGRAMS)
+            if not known or info.role in illegal[side]:
+                where = called(function.op, side, info)
                 findings.add(function.op, f"{where}: a {function.task} has no {side} of role '{info.role}'")
-                continue
-            place = order.index(info.role)
-            if place < last:
-                findings.add(
-                    function.op, f"{where} is {_a(info.role)} behind one of role '{order[last]}', expected it before"
-                )
-            last = max(last, place)
 
 
 def _made(stages: Stages, findings: Findings) -> dict[str, _Crossing]:
@@ -123,7 +114,7 @@ def _check_made(crossing: _Crossing, findings: Findings) -> None:
     maker, info = crossing.maker, crossing.info
     where = called(maker.op, "result", info)
     if not crossing.takers:
-        findings.add(maker.op, f"{where} crosses, but no stage function takes it")
+        remark(maker.op, f"{where} crosses, but no stage function takes it", severity="warning")
         return
     others = [(function, taken) for function, taken in crossing.takers if function.stage != maker.stage]
     expected = "outgoing" if others else "saved"
@@ -134,7 +125,3 @@ def _check_made(crossing: _Crossing, findings: Findings) -> None:
             f"{where}: expected role '{expected}', got: '{info.role}'",
             notes=[(function.op, f"taken by @{function.name}")],
         )
-
-
-def _a(role: str) -> str:
-    return f"an {role}" if role[0] in "aeiou" else f"a {role}"

@@ -25,7 +25,8 @@ from .staged import check_stage_functions, stage_flows, sweep_stages
 def check_program(module: ir.Operation, findings: Findings) -> None:
     """Check the rules of level "program"."""
     pipeline = read_pipeline(module, findings)
-    check_stage_functions(module, pipeline.stages, findings, program=True)
+    ranks = [rank.signature for kind in KINDS for rank in pipeline.ranks[kind]]
+    check_stage_functions(module, pipeline.stages, findings, ranks)
     for kind in KINDS:
         if not findings:
             _run(pipeline, kind, findings)

@@ -8,12 +8,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch_mlir import ir
 
-from ...dialect.signature import CROSSING_ROLES, STATE_ROLES, ValueInfo
+from ...dialect.signature import CROSSING_ROLES, STATE_ROLES, Signature, ValueInfo
 from .findings import Findings, place_in_model
 from .joint import check_mesh_names
 from .signature_rules import (
@@ -37,8 +37,17 @@ class State:
     info: ValueInfo
 
 
-def check_stage_state(module: ir.Operation, stages: Stages, findings: Findings) -> None:
-    """Check the rules on state, loss and gradients of the stage functions of a module."""
+def check_stage_state(
+    module: ir.Operation, stages: Stages, findings: Findings, ranks: Sequence[Signature] = ()
+) -> None:
+    """Check the rules on state, loss and gradients of the stage functions of a module.
+
+    Args:
+        module: at level "staged" or "program".
+        stages: its stage functions.
+        findings: gets what is wrong.
+        ranks: the signatures of rank functions, which may hold parameters that stages are only given gathered.
+    """
     sizes = [info.name for function in stages.functions for info in function.signature.with_role("size")]
     check_guards(module, sizes, findings)
     for function in stages.functions:
@@ -49,7 +58,10 @@ def check_stage_state(module: ir.Operation, stages: Stages, findings: Findings) 
         check_local_types(function.op, function.signature, stages.mesh, findings)  # V8
     _check_losses(module, stages, findings)
     state = _state(stages, findings)
-    _check_gradients(stages, state, findings)
+    held = [info for signature in ranks for info in signature.with_role("param")]
+    parameters = {name: info for info in held for name in info.names}
+    parameters.update((name, item.info) for name, item in state.items() if item.info.role == "param")
+    _check_gradients(stages, parameters, findings)
     _check_buffers(stages, state, findings)
 
 
@@ -90,8 +102,7 @@ def _state(stages: Stages, findings: Findings) -> dict[str, State]:
     return state
 
 
-def _check_gradients(stages: Stages, state: Mapping[str, State], findings: Findings) -> None:
-    parameters = {name: item.info for name, item in state.items() if item.info.role == "param"}
+def _check_gradients(stages: Stages, parameters: Mapping[str, ValueInfo], findings: Findings) -> None:
     have: dict[tuple[str, int], tuple[StageFunction, ValueInfo]] = {}
     reduced: set[str] = set()
     for function in stages.functions:

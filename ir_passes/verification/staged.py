@@ -9,13 +9,13 @@ V13) sweeps the functions in the order of their values: what crosses is what its
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch_mlir import ir
 
 from ...dialect.attributes import read_strings
 from ...dialect.diagnostics import error_at
-from ...dialect.signature import body_of, function_name, step_functions
+from ...dialect.signature import Signature, body_of, function_name, step_functions
 from .crossing import check_crossing
 from .findings import Findings
 from .gradient_flow import Flows, GradientFlow
@@ -42,10 +42,12 @@ def check_staged(module: ir.Operation, findings: Findings) -> None:
         proof.check(function, signature, flow)
 
 
-def check_stage_functions(module: ir.Operation, stages: Stages, findings: Findings, *, program: bool = False) -> None:
-    """Check the rules V16 to V19 and those on signatures: what levels "staged" and "program" have in common."""
-    check_crossing(stages, findings, program=program)
-    check_stage_state(module, stages, findings)
+def check_stage_functions(
+    module: ir.Operation, stages: Stages, findings: Findings, ranks: Sequence[Signature] = ()
+) -> None:
+    """Check the rules V16 to V19 and those on signatures, of a module at level "staged", or "program" with `ranks`."""
+    check_crossing(stages, findings, program=bool(ranks))
+    check_stage_state(module, stages, findings, ranks)
     for function in stages.functions:
         for op in _ops(body_of(function.op)):
             name = op.name

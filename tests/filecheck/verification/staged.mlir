@@ -452,43 +452,6 @@ module attributes {hp.level = "staged", hp.pipeline_axis = "pp", hp.stage_count 
 
 // -----
 
-// V16: an input behind what comes from another stage.
-!s = !torch.vtensor<[2],f32>
-!l = !torch.vtensor<[],f32>
-
-module attributes {hp.level = "staged", hp.pipeline_axis = "pp", hp.stage_count = 2 : i64} {
-  "hp.mesh"() {sym_name = "mesh", axis_names = ["pp"], axis_sizes = array<i64: 2>} : () -> ()
-  func.func @stage0_forward(
-      %w: !s {hp.role = "param", hp.fqn = ["w"], hp.trainable},
-      %x: !s {hp.role = "input", hp.name = "x"})
-      -> (!s {hp.role = "outgoing", hp.name = "f0.0"}) attributes {hp.stage = 0 : i64, hp.task = "forward"} {
-    %0 = torch.aten.mul.Tensor %x, %w : !s, !s -> !s
-    return %0 : !s
-  }
-  func.func @stage1_forward(%h: !s {hp.role = "incoming", hp.name = "f0.0"})
-      -> (!s {hp.role = "saved", hp.name = "f1.0"}, !l {hp.role = "loss"}) attributes {hp.stage = 1 : i64, hp.task = "forward"} {
-    %none = torch.constant.none
-    %0 = torch.aten.tanh %h : !s -> !s
-    %1 = torch.aten.sum %0, %none : !s, !torch.none -> !l
-    return %0, %1 : !s, !l
-  }
-  func.func @stage1_backward(%h: !s {hp.role = "saved", hp.name = "f1.0"})
-      -> (!s {hp.role = "outgoing", hp.name = "b1.0"}) attributes {hp.stage = 1 : i64, hp.task = "backward"} {
-    %0 = torch.aten.neg %h : !s -> !s
-    return %0 : !s
-  }
-  // expected-error@below {{argument 1 of @stage0_backward ('x') is an input behind one of role 'incoming', expected it before}}
-  func.func @stage0_backward(
-      %b: !s {hp.role = "incoming", hp.name = "b1.0"},
-      %x: !s {hp.role = "input", hp.name = "x"})
-      -> (!s {hp.role = "grad", hp.fqn = ["w"]}) attributes {hp.stage = 0 : i64, hp.task = "backward"} {
-    %0 = torch.aten.mul.Tensor %x, %b : !s, !s -> !s
-    return %0 : !s
-  }
-}
-
-// -----
-
 // V16: what only a program has.
 !s = !torch.vtensor<[2],f32>
 !l = !torch.vtensor<[],f32>
