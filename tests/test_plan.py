@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpir.dialect.parsing import parse_module
-from hpir.errors import PlanError
+from hpir.errors import PassError, PlanError
 from hpir.ir_passes.pass_manager import expand_pipeline, run_passes
 from hpir.ir_passes.pipeline_text import Place, parse_options, parse_pipeline, split_list
 from hpir.mesh import Mesh
@@ -52,6 +52,7 @@ sharding = [["tp"], []]
 """
 
 SIMPLE = {"mesh": {"dp": 2}, "fsdp": {"axes": ["dp"]}}
+PP2 = {"mesh": {"pp": 2}, "data": {"microbatches": 4}}
 
 
 def test_every_section_is_read(tmp_path: Path) -> None:
@@ -203,17 +204,85 @@ def test_pipelines(plan: dict[str, Any], pipeline: str) -> None:
     expand_pipeline(pipeline)  # every pass and option is known
 
 
+def test_what_has_no_pass_is_refused() -> None:
+    tensor = [{"param": "w", "sharding": [["tp"]]}]
+    plan = Plan.model_validate({**SIMPLE, "mesh": {"tp": 2, "dp": 2}, "tensor": tensor})
+    with pytest.raises(PlanError, match=r"^plan: tensor: this version has no pass for it$"):
+        plan.pipeline()
+
+
 @pytest.mark.parametrize(
-    ("extra", "key"),
+    ("pipeline", "passes"),
     [
-        ({"pipeline": {"axis": "pp"}}, "pipeline"),
-        ({"tensor": [{"param": "w", "sharding": [["pp"]]}]}, "tensor"),
+        ({}, "hp-assign-stages,hp-split-stages,hp-schedule-pipeline{schedule=1f1b microbatches=4}"),
+        (
+            {"schedule": "gpipe", "stages": [["embed", "layers.0"], "odd name"]},
+            'hp-assign-stages{stages=[embed,layers.0],[{"odd name"}]},hp-split-stages,'
+            "hp-schedule-pipeline{schedule=gpipe microbatches=4}",
+        ),
+        (
+            {"schedule": "interleaved"},
+            "hp-assign-stages{stages=4},hp-split-stages,hp-schedule-pipeline{schedule=interleaved microbatches=4}",
+        ),
+        (
+            {"schedule": "interleaved", "stages_per_rank": 3},
+            "hp-assign-stages{stages=6},hp-split-stages,hp-schedule-pipeline{schedule=interleaved microbatches=4}",
+        ),
+        (
+            {"schedule": "zb-h1"},
+            "hp-assign-stages,hp-split-stages{split-backward},hp-schedule-pipeline{schedule=zb-h1 microbatches=4}",
+        ),
+        *(
+            (
+                {"schedule": schedule},
+                "hp-assign-stages{stages=4},hp-split-stages{split-backward},"
+                f"hp-schedule-pipeline{{schedule={schedule} microbatches=4}}",
+            )
+            for schedule in ("zb-v", "dualpipe-v")
+        ),
     ],
 )
-def test_what_has_no_pass_is_refused(extra: dict[str, Any], key: str) -> None:
-    plan = Plan.model_validate({**SIMPLE, "mesh": {"pp": 2, "dp": 2}, **extra})
-    with pytest.raises(PlanError, match=f"^plan: {key}: this version has no pass for it$"):
-        plan.pipeline()
+def test_pipelines_of_stages(pipeline: dict[str, Any], passes: str) -> None:
+    asked = Plan.model_validate({**PP2, "pipeline": pipeline}).pipeline()
+    assert asked == f"hp-set-mesh{{axes=pp:2}},hp-simplify,hp-recompute,{passes},hp-verify-level"
+    expand_pipeline(asked)
+
+
+def test_collectives_are_fused_and_ordered_within_stage_functions() -> None:
+    mesh = {"stage": 2, "dp": 2}
+    plan = {**SIMPLE, "mesh": mesh, "buckets": {}, "overlap": {}, "pipeline": {"axis": "stage"}}
+    assert Plan.model_validate(plan).pipeline() == (
+        "hp-set-mesh{axes=stage:2,dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp},hp-simplify,"
+        "hp-assign-stages{axis=stage},hp-split-stages,hp-bucket-collectives{by=module},hp-expand-buckets{layout=flat},"
+        "hp-overlap-collectives,hp-schedule-pipeline{schedule=1f1b microbatches=1},hp-verify-level"
+    )
+
+
+@pytest.mark.parametrize(("actions", "split"), [("B", ""), ("I W", "{split-backward}")])
+def test_a_table_lies_beside_the_plan_that_names_it(tmp_path: Path, actions: str, split: str) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text("[mesh]\npp = 2\n[pipeline]\ntable = 'order.txt'\n")
+    orders = [" ".join(f"{kind}{stage}.0" for kind in ("F", *actions.split())) for stage in range(2)]
+    (tmp_path / "order.txt").write_text("\n".join(orders))
+    asked = Plan.load(path).pipeline()
+    table = f"hp-schedule-pipeline{{table={tmp_path / 'order.txt'} microbatches=1}}"
+    assert f"hp-assign-stages,hp-split-stages{split},{table}," in asked
+    (tmp_path / "order.txt").write_text(orders[0])
+    with pytest.raises(PlanError) as caught:
+        Plan.load(path).pipeline()
+    assert str(caught.value).startswith(f"{path}: pipeline.table: {tmp_path / 'order.txt'}: ")
+
+
+def test_how_a_schedule_splits_is_part_of_the_plan(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text("[mesh]\npp = 2\n[pipeline]\nschedule = 'zb-v'\n")
+    module = parse_module("module {}")
+    run_passes(module, "hp-set-mesh{axes=pp:2}")
+    with pytest.raises(PassError, match="expected one step function, got: 0"):
+        run_passes(module, f"hp-assign-stages{{plan={path}}}")
+    path.write_text("[mesh]\npp = 2\n")
+    with pytest.raises(PassError, match=f"hp-assign-stages: {path}: the plan has no section 'pipeline'"):
+        run_passes(module, f"hp-assign-stages{{plan={path}}}")
 
 
 @pytest.mark.parametrize(
@@ -299,6 +368,36 @@ def test_what_has_no_pass_is_refused(extra: dict[str, Any], key: str) -> None:
             {"mesh": {"dp": 2}, "fsdp": {"axes": ["dp"]}, "pipeline": {"axis": "dp"}},
             "plan: pipeline.axis: axis 'dp' is a data axis already",
         ),
+        (
+            {**PP2, "pipeline": {"stages": [["a"], ["b"], ["c"]]}},
+            "plan: pipeline.stages: schedule '1f1b' on 2 ranks needs 2 stages, one per rank, got 3",
+        ),
+        (
+            {**PP2, "pipeline": {"schedule": "zb-v", "stages_per_rank": 3}},
+            "plan: pipeline.stages_per_rank: schedule 'zb-v' on 2 ranks needs 4 stages, two per rank, got 6; 6 stages "
+            "work with 'interleaved'",
+        ),
+        (
+            {**PP2, "pipeline": {"schedule": "interleaved", "stages": ["a", "b"], "stages_per_rank": 2}},
+            "plan: pipeline.stages_per_rank: 2 stages are listed for 2 ranks",
+        ),
+        (
+            {**PP2, "pipeline": {"stages": [["a"], []]}},
+            "plan: pipeline.stages: expected a list of modules per stage, got an empty one for stage 1",
+        ),
+        (
+            {**PP2, "pipeline": {"stages": [["a", "b"], ["b"]]}},
+            "plan: pipeline.stages: module 'b' is in two lists, those of stages 0 and 1",
+        ),
+        (
+            {**PP2, "pipeline": {"stages": [["a"], [""]]}},
+            "plan: pipeline.stages: expected patterns of module or parameter names, got an empty one",
+        ),
+        ({**PP2, "pipeline": {"table": "'\""}}, "plan: pipeline.table: a path cannot hold both kinds of quotes"),
+        (
+            {**PP2, "pipeline": {"table": ""}},
+            "plan: pipeline.table: expected a path of a file with the actions of each",
+        ),
         ({"tensor": {}}, "plan: tensor: expected a list of tables, got: {}"),
         ({"tensor": [{"param": "w"}]}, "plan: tensor[0].sharding: missing, expected a list of mesh axes per dim"),
         (
@@ -367,10 +466,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_file_is_named_by_what_its_pipeline_lacks(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
-    path.write_text("[mesh]\npp = 2\n[pipeline]\n")
+    path.write_text("[mesh]\ntp = 2\n[[tensor]]\nparam = 'w'\nsharding = [['tp']]\n")
     with pytest.raises(PlanError) as caught:
         Plan.load(path).pipeline()
-    assert str(caught.value) == f"{path}: pipeline: this version has no pass for it"
+    assert str(caught.value) == f"{path}: tensor: this version has no pass for it"
 
 
 def test_costs_lie_beside_the_plan_that_names_them(tmp_path: Path) -> None:

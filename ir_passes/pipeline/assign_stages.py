@@ -109,11 +109,11 @@ class HpAssignStages(ModulePass):
         require_level(module, self.name, self.requires)
         if COUNT in module.attributes:
             raise error_at(module, f"{self.name}: the stages of this module are assigned already", named=False)
-        axis, lists, count = self._asked()
         found = find_mesh(module)
         if found is None:
             raise error_at(module, f"{self.name}: the module has no mesh; run hp-set-mesh first", named=False)
         mesh_name, mesh = found
+        axis, lists, count = self._asked(mesh)
         self._check_axis(module, axis, mesh)
         functions = list(step_functions(module))
         if len(functions) != 1:
@@ -143,19 +143,24 @@ class HpAssignStages(ModulePass):
             module.attributes[AXIS] = ir.StringAttr.get(axis)
             module.attributes[COUNT] = i64_attr(len(modules.lists))
 
-    def _asked(self) -> tuple[str, tuple[tuple[str, ...], ...], int]:
+    def _asked(self, mesh: Mesh) -> tuple[str, tuple[tuple[str, ...], ...], int]:
         """Return axis, lists of modules if there are any, and the number of stages, 0 for that of the axis."""
         if not self.plan:
             if self._counted():
                 return self.axis, (), self._count()
             return self.axis, parse_lists(self.stages), 0
         from ...plan import Plan  # pydantic is slow to import
+        from ...plan_passes import stage_count
 
         asked = Plan.load(self.plan).pipelining
         if asked is None:
             raise PassError(f"{self.plan}: the plan has no section 'pipeline'")
         if asked.stages == "auto":
-            return asked.axis, (), 0
+            return (
+                asked.axis,
+                (),
+                stage_count(asked, mesh.axis_size(asked.axis)) if asked.axis in mesh.axis_names else 0,
+            )
         return asked.axis, tuple((item,) if isinstance(item, str) else item for item in asked.stages), 0
 
     def _count(self) -> int:

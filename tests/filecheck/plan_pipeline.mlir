@@ -9,14 +9,19 @@
 
 // RUN: printf '[mesh]\ndp = 2\n[fsdp]\naxes = ["dq"]' > %t.axis.toml
 // RUN: not hp-opt %s --hp-plan=file=%t.axis.toml 2>&1 | filecheck %s --check-prefix=AXIS
-// RUN: printf '[mesh]\npp = 2\n[pipeline]\naxis = "pp"' > %t.later.toml
+// RUN: printf '[mesh]\ntp = 2\n[[tensor]]\nparam = "w"\nsharding = [["tp"]]' > %t.later.toml
 // RUN: not hp-opt %s --hp-plan=file=%t.later.toml 2>&1 | filecheck %s --check-prefix=LATER
 // RUN: not hp-opt %s --hp-plan=file=%t.none.toml 2>&1 | filecheck %s --check-prefix=ABSENT
 
+// RUN: printf '[mesh]\npp = 2\ndp = 2\n[data]\naxes = ["dp"]\nmicrobatches = 2\n[buckets]\n[pipeline]\nschedule = "zb-h1"' > %t.stages.toml
+// RUN: not hp-opt %s --hp-plan=file=%t.stages.toml --dump-pass-pipeline 2>&1 | filecheck %s --check-prefix=STAGES
+
+// STAGES: builtin.module(hp-set-mesh{axes=pp:2,dp:2},hp-simplify,hp-recompute,hp-fsdp{replicate-axes=dp},hp-simplify,hp-assign-stages,hp-split-stages{split-backward},hp-bucket-collectives,hp-expand-buckets,hp-schedule-pipeline{microbatches=2 schedule=zb-h1},hp-verify-level)
+// STAGES: error: hp-assign-stages: cannot cut the model into 2 stages: it runs 0 modules
 // EXPANDED: {{^}}builtin.module(hp-set-mesh{axes=dp:2},hp-simplify,hp-recompute,hp-fsdp{axes=dp units=layers.* reshard-after-forward=false reduce-dtype=float32},hp-simplify,hp-verify-level){{$}}
 // DATA-PARALLEL: {{^}}builtin.module(cse,hp-set-mesh{axes=replica:2,dp:2},hp-simplify,hp-recompute,hp-fsdp{replicate-axes=replica,dp},hp-simplify,hp-verify-level){{$}}
 // AXIS: error: {{.*}}axis.toml: fsdp.axes: the mesh has no axis 'dq', did you mean 'dp'?{{$}}
-// LATER: error: {{.*}}later.toml: pipeline: this version has no pass for it{{$}}
+// LATER: error: {{.*}}later.toml: tensor: this version has no pass for it{{$}}
 // ABSENT: error: {{.*}}none.toml: cannot read plan: no such file or directory{{$}}
 
 // CHECK: module attributes {hp.level = "spmd"}
