@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 
 from .errors import PlanError, nearest
 from .mesh import Mesh
-from .plan_passes import bucket_passes, fsdp_pass, overlap_pass, schedule_pass, schedule_problem, split_passes
+from .plan_passes import bucket_passes, fsdp_pass, overlap_pass, schedule_passes, schedule_problem, split_passes
 from .plan_problems import plan_error, problems_of, shown
 from .plan_sections import BucketsPlan, DataPlan, FsdpPlan, OverlapPlan, PipelinePlan, TensorPlan, as_tuple
 from .toml_file import read_toml
@@ -150,7 +150,7 @@ class Plan(BaseModel):
             # Behind the expansion, which puts padding between members: a limit of memory counts what is gathered.
             steps.append(overlap_pass(self.overlap, folder))
         if pipelining is not None:
-            steps.append(schedule_pass(pipelining, self.data.microbatches, folder))
+            steps += schedule_passes(pipelining, self.data.microbatches, folder)
         return ",".join([*steps, "hp-verify-level"])
 
     def _contradictions(self) -> Iterator[tuple[str, str]]:

@@ -92,10 +92,15 @@ def split_passes(pipeline: PipelinePlan, ranks: int, microbatches: int, folder: 
     return [assign, "hp-split-stages{split-backward}" if in_two_parts else "hp-split-stages"]
 
 
-def schedule_pass(pipeline: PipelinePlan, microbatches: int, folder: Path) -> str:
-    """Return the pass that writes the ranks' functions; files that a plan in `folder` names lie there."""
+def schedule_passes(pipeline: PipelinePlan, microbatches: int, folder: Path) -> list[str]:
+    """Return the passes that write the ranks' functions; files that a plan in `folder` names lie there."""
     order = f"table={_quoted(str(folder / pipeline.table))}" if pipeline.table else f"schedule={pipeline.schedule}"
-    return f"hp-schedule-pipeline{{{order} microbatches={microbatches}}}"
+    passes = [f"hp-schedule-pipeline{{{order} microbatches={microbatches}}}"]
+    if pipeline.hoist_gathers:
+        passes.append("hp-hoist-gathers")
+    if pipeline.sink_reductions:
+        passes.append("hp-sink-reductions")
+    return passes
 
 
 def _groups(groups: Sequence[str | Sequence[str]]) -> str:

@@ -89,6 +89,8 @@ class PipelinePlan(Section):
     )
     stages_per_rank: int | None = Field(default=None, ge=1, description="an integer, at least 1")
     table: str = Field(default="", pattern=r"\S", description="a path of a file with the actions of each rank")
+    hoist_gathers: bool = Field(default=False, description="true or false")
+    sink_reductions: bool = Field(default=False, description="true or false")
 
 
 class TensorPlan(Section):

@@ -232,6 +232,11 @@ def test_what_has_no_pass_is_refused() -> None:
             {"schedule": "zb-h1"},
             "hp-assign-stages,hp-split-stages{split-backward},hp-schedule-pipeline{schedule=zb-h1 microbatches=4}",
         ),
+        (
+            {"hoist_gathers": True, "sink_reductions": True},
+            "hp-assign-stages,hp-split-stages,hp-schedule-pipeline{schedule=1f1b microbatches=4},hp-hoist-gathers,"
+            "hp-sink-reductions",
+        ),
         *(
             (
                 {"schedule": schedule},

@@ -51,7 +51,7 @@ class HpAssignStages(ModulePass):
        stage that uses it: views and casts of arguments, gathers of parameters, and ops that depend on no argument, such
        as a causal mask.
     5. State lives on the stages that use it, state that nothing uses where its module is declared, else on the first.
-       A buffer that the step updates lives where it is updated. The sum of the gradients that several stages have of
+       A buffer that the step updates lives where it is updated, and its old value goes to later stages. The sum of the gradients that several stages have of
        one parameter, and its reduction, has no stage: each owner sums and reduces its own part.
     6. Afterwards a forward op's operands from the forward are of the same stage or an earlier one, and a backward op's
        operands from the backward are of the same stage or a later one.
@@ -61,8 +61,8 @@ class HpAssignStages(ModulePass):
 
     Requires: level "joint" or "spmd"; a mesh. After hp-fsdp, where there is one; before hp-bucket-collectives.
     Leaves: the level it found. Numbers are kept bitwise: only copies of ops are made.
-    Does not handle: a stage that would run nothing; a buffer that one stage updates and another uses; a number or a
-        list that would go from stage to stage; buckets whose members are of several stages. These are refused before
+    Does not handle: a stage that would run nothing; a buffer that a stage uses before the one that updates it; a number
+        or a list that would go from stage to stage; buckets whose members are of several stages. These are refused before
         anything is changed.
 
     Options:
@@ -156,11 +156,8 @@ class HpAssignStages(ModulePass):
         if asked is None:
             raise PassError(f"{self.plan}: the plan has no section 'pipeline'")
         if asked.stages == "auto":
-            return (
-                asked.axis,
-                (),
-                stage_count(asked, mesh.axis_size(asked.axis)) if asked.axis in mesh.axis_names else 0,
-            )
+            ranks = mesh.axis_size(asked.axis) if asked.axis in mesh.axis_names else 0
+            return asked.axis, (), stage_count(asked, ranks)
         return asked.axis, tuple((item,) if isinstance(item, str) else item for item in asked.stages), 0
 
     def _count(self) -> int:
@@ -219,7 +216,7 @@ class HpAssignStages(ModulePass):
             name = signature.arguments[torn.argument].name
             raise error_at(
                 graph.nodes[torn.op].op,
-                f"uses buffer '{name}' on stage {torn.stage}, but stage {torn.updated} updates it; "
-                "declare both modules on one stage",
+                f"uses buffer '{name}' on stage {torn.stage}, but the later stage {torn.updated} updates it; declare "
+                "both modules on one stage",
             )
         graph.check_crossings(placement.stages, placement.copies)

@@ -18,7 +18,7 @@ _FOLLOWING = frozenset({"hp.wait", "torch.prim.ListUnpack", "torch.aten.__getite
 
 @dataclass(frozen=True)
 class Torn:
-    """An op that uses a buffer which another stage updates: the numbers of argument and op, and both stages."""
+    """An op that uses a buffer which a later stage updates: the numbers of argument and op, and both stages."""
 
     argument: int
     op: int
@@ -40,7 +40,7 @@ class Placement:
         fallback: number of each op that no declared module decides to what did.
         moved: number of each op that is on another stage than the one that declares its module.
         silent: stages that the forward never runs.
-        torn: numbers of ops that use a buffer on another stage than the one that updates it, with both stages.
+        torn: ops of the forward that use a buffer on a stage before the one that updates it.
     """
 
     stages: list[int | None]
@@ -262,7 +262,7 @@ class _Placing:
                 continue
             for reader in self._graph.readers[index]:
                 used = self._stages[reader]
-                if used is not None and used != stage:
+                if used is not None and used < stage and not self._nodes[reader].backward:
                     self._placement.torn.append(Torn(index, reader, used, stage))
             self._owners[index] = {stage}
 
