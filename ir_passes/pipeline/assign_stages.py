@@ -51,8 +51,9 @@ class HpAssignStages(ModulePass):
        stage that uses it: views and casts of arguments, gathers of parameters, and ops that depend on no argument, such
        as a causal mask.
     5. State lives on the stages that use it, state that nothing uses where its module is declared, else on the first.
-       A buffer that the step updates lives where it is updated, and its old value goes to later stages. The sum of the gradients that several stages have of
-       one parameter, and its reduction, has no stage: each owner sums and reduces its own part.
+       A buffer that the step updates lives where it is updated, and its old value goes to later stages. The sum of the
+       gradients that several stages have of one parameter, and its reduction, has no stage: each owner sums and reduces
+       its own part.
     6. Afterwards a forward op's operands from the forward are of the same stage or an earlier one, and a backward op's
        operands from the backward are of the same stage or a later one.
 
@@ -62,8 +63,8 @@ class HpAssignStages(ModulePass):
     Requires: level "joint" or "spmd"; a mesh. After hp-fsdp, where there is one; before hp-bucket-collectives.
     Leaves: the level it found. Numbers are kept bitwise: only copies of ops are made.
     Does not handle: a stage that would run nothing; a buffer that a stage uses before the one that updates it; a number
-        or a list that would go from stage to stage; buckets whose members are of several stages. These are refused before
-        anything is changed.
+        or a list that would go from stage to stage; buckets whose members are of several stages. These are refused
+        before anything is changed.
 
     Options:
         axis: mesh axis of the pipeline (default `pp`).
