@@ -14,6 +14,9 @@ from torch import Tensor
 WIDTH = 4
 DECAY = 0.5
 
+ARGUMENT_ORDER = ("param", "buffer", "constant", "input", "size", "incoming", "saved")
+RESULT_ORDER = ("outgoing", "saved", "buffer", "loss", "weight", "output", "grad")
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -129,14 +132,20 @@ class _Function:
         return "%reduced"
 
     def text(self) -> str:
-        results = ", ".join(f"{type_} {{{attributes}}}" for _, type_, attributes in self.results)
-        values, types = (", ".join(column) for column in list(zip(*self.results, strict=True))[:2])
+        arguments = sorted(self.arguments, key=lambda text: ARGUMENT_ORDER.index(_role(text)))
+        returned = sorted(self.results, key=lambda result: RESULT_ORDER.index(_role(result[2])))
+        results = ", ".join(f"{type_} {{{attributes}}}" for _, type_, attributes in returned)
+        values, types = (", ".join(column) for column in list(zip(*returned, strict=True))[:2])
         body = "\n  ".join(self.body)
         attributes = f'hp.stage = {self.stage} : i64, hp.task = "{self.task}"'
         return (
-            f"func.func @{self.name}({', '.join(self.arguments)}) -> ({results}) attributes {{{attributes}}} {{\n"
+            f"func.func @{self.name}({', '.join(arguments)}) -> ({results}) attributes {{{attributes}}} {{\n"
             f"  {body}\n  return {values} : {types}\n}}"
         )
+
+
+def _role(text: str) -> str:
+    return text.split('hp.role = "')[1].split('"')[0]
 
 
 def _tensor(*shape: object) -> str:
@@ -258,7 +267,7 @@ class _Stage:
             d = self.given(f, f"i{stage}.1")
         if makes_input and stage and not (chain.frozen and stage == 1):
             self.crossing(f, f.op("dx", "aten.mm", d, weight, to=self.value), f"{kind}{stage}.0", "outgoing")
-        if not makes_weight:
+        if not makes_weight and not (chain.detached and stage == chain.last):
             self.crossing(f, d, f"{kind}{stage}.1", "saved")
         if makes_weight and not (chain.detached and stage == chain.last):
             x = x or self.given(f, f"f{stage}.0" if summed else f"f{stage - 1}.0")

@@ -23,7 +23,8 @@ STAGES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-h1": 1, "zb-v": 2, "dualp
 
 def scheduled(chain: Chain, schedule: str, microbatches: int) -> Program:
     module = parse_module(chain.text())
-    hpir.run_passes(module.operation, f"hp-schedule-pipeline{{microbatches={microbatches} schedule={schedule}}}")
+    passes = f"hp-verify-level,hp-schedule-pipeline{{microbatches={microbatches} schedule={schedule}}},hp-verify-level"
+    hpir.run_passes(module.operation, passes)
     return to_program(module)
 
 
