@@ -62,6 +62,7 @@ class Builder:
 
     def __init__(self, function: ir.Operation, mesh_name: str, mesh: Mesh):
         self.function = function
+        self.mesh_name = mesh_name
         self.mesh = mesh
         self._context = function.context
         self._block = body_of(function)

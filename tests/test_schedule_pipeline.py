@@ -75,8 +75,8 @@ def test_features(schedule: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-v"])
-@pytest.mark.parametrize("rows", [6, 8])
-def test_dynamic_rows(schedule: str, rows: int) -> None:
-    stages = 2 * STAGES[schedule]
-    chain = Chain(stages, 2, rows=None, weighted=True, scaled=True, split_backward=schedule in SPLIT)
-    check(chain, schedule, 3, rows)
+@pytest.mark.parametrize(("data", "rows"), [(0, 6), (0, 8), (2, 15)])
+def test_dynamic_rows(schedule: str, data: int, rows: int) -> None:
+    """Microbatches differ by a row, and so do data ranks; sizes cross between stages."""
+    chain = Chain(2 * STAGES[schedule], 2, data, rows=None, weighted=True, scaled=True, outputs=True)
+    check(replace(chain, split_backward=schedule in SPLIT), schedule, 3, rows)

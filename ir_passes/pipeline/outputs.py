@@ -11,6 +11,7 @@ from ...dialect.signature import ValueInfo
 from ...dialect.types import TensorType
 from ..build import Builder, Site
 from .rank_signature import scaled
+from .uneven_gather import UnevenGather
 
 
 def gather_output(
@@ -39,7 +40,10 @@ def gather_output(
     elif len(values) > 1 and dim is not None:
         type_ = type_.with_shape(scaled(type_.shape, dim, len(values)))
         value = _joined(builder, site, "torch.aten.cat", values, dim, type_)
-    if ranks > 1 and dim is not None:
+    if ranks > 1 and dim is not None and None in type_.shape:
+        gather = UnevenGather(builder, site, data_axes)
+        value, type_ = gather.gather(value, type_, dim), type_.with_size(dim, None)
+    elif ranks > 1 and dim is not None:
         type_ = type_.with_shape(scaled(type_.shape, dim, ranks))
         value = builder.wait(site, builder.all_gather(site, value, data_axes, dim))
     return replace(info, type=type_, sharding=None, full_shape=type_.shape, batch_dim=dim, stages=()), value
