@@ -35,6 +35,8 @@ class Chain:
         buffer: the second stage adds a buffer, which follows its results.
         outputs: the last stage returns a tensor with rows, the first one a number.
         frozen: the first stage has no trainable parameter, and so no backward.
+        first_input: with split backwards, the first stage has an input backward too, which makes what its weight
+            backward needs.
         scaled: the second stage, which has no input, multiplies by the rows of the microbatch.
     """
 
@@ -51,6 +53,7 @@ class Chain:
     outputs: bool = False
     frozen: bool = False
     scaled: bool = False
+    first_input: bool = False
 
     @property
     def last(self) -> int:
@@ -171,10 +174,11 @@ class _Stage:
         if not self.chain.split_backward:
             yield self.backward("backward", True, True).text()
             return
-        if self.stage:
+        has_input = self.stage > 0 or self.chain.first_input
+        if has_input:
             yield self.backward("backward_input", True, False).text()
         if not (self.chain.detached and self.stage == self.chain.last):
-            yield self.backward("backward_weight", not self.stage, True).text()
+            yield self.backward("backward_weight", not has_input, True).text()
 
     def begin(self, task: str) -> _Function:
         return _Function(f"stage{self.stage}_{task}", self.stage, task)
