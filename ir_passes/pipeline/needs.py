@@ -145,8 +145,9 @@ class Needs:
         if maker is None or maker.kind is not Kind.FIXED:
             if root in self.holders and task.kind == FORWARD and self.home(root, task.stage).stage > task.stage:
                 info = self._graph.signature.arguments[root]
+                does = "changes" if root in self.changing else "holds"
                 raise _wrong_order(
-                    op, f"is on stage {task.stage} and uses {info.role} '{info.name}', which a later stage holds", None
+                    op, f"is on stage {task.stage} and uses {info.role} '{info.name}', which a later stage {does}", None
                 )
             return
         made = self._tasks.of(maker)

@@ -50,20 +50,23 @@ class Tasks:
     def __init__(self, stage_count: int, split_backward: bool):
         self.stage_count = stage_count
         self.split_backward = split_backward
-        self.weight_only: set[int] = set()
+        stages = range(stage_count)
+        self._forward = [Task(FORWARD, stage) for stage in stages]
+        self._backward = [Task(BACKWARD_INPUT if split_backward else BACKWARD, stage) for stage in stages]
+        self._weight = [Task(BACKWARD_WEIGHT if split_backward else BACKWARD, stage) for stage in stages]
         self._of: dict[Node, Task] = {}
 
     def forward(self, stage: int) -> Task:
         """Return a stage's forward."""
-        return Task(FORWARD, stage)
+        return self._forward[stage]
 
     def backward(self, stage: int) -> Task:
         """Return the part of a stage's backward that other stages wait for: all of it unless it is split."""
-        return Task(BACKWARD_INPUT if self.split_backward else BACKWARD, stage)
+        return self._backward[stage]
 
     def weight(self, stage: int) -> Task:
         """Return the part of a stage's backward that nobody waits for: all of it unless it is split."""
-        return Task(BACKWARD_WEIGHT if self.split_backward else BACKWARD, stage)
+        return self._weight[stage]
 
     def in_order(self) -> list[Task]:
         """Return all of them in an order that they can run in."""
