@@ -17,8 +17,8 @@ from ...mesh import Mesh
 from ..base import ModulePass
 from .place_ops import write_placement
 from .placement import Placement, place
-from .stage_costs import module_costs
-from .stage_cuts import Cut, cut
+from .stage_costs import forward_costs, module_costs
+from .stage_cuts import Cut, cut, cut_ops
 from .stage_modules import StageModules, module_names, parse_lists
 from .stage_report import report
 from .step_graph import StepGraph
@@ -39,7 +39,8 @@ class HpAssignStages(ModulePass):
        (a `ModuleList` or `Sequential`) is cut into consecutive stretches, the costliest of which costs least, by
        floating-point operations and then by parameters. No entry is left out and no stage is empty. Modules that run
        before the entries go to the first stage, those after them to the last. Where no module has that many entries,
-       the root's children are dealt, the costliest replaced by its own children until there are enough.
+       the root's children are dealt, the costliest replaced by its own children until there are enough; where there
+       never are, the ops of the forward, in their order.
     2. A forward op runs on the stage that declares the innermost module of its `hp.module`; else on that of a parameter
        it uses, through views and gathers; else on the latest stage of its operands; else on the earliest of its users;
        else on the last. It runs no earlier than its operands: an op of a module that is called again further on moves
@@ -193,7 +194,8 @@ class HpAssignStages(ModulePass):
 
     def _cut(self, module: ir.Operation, graph: StepGraph, signature: Signature, count: int) -> Cut:
         try:
-            return cut(module_costs(graph, signature), count)
+            made = cut(module_costs(graph, signature), count)
+            return made if made is not None else cut_ops(forward_costs(graph), count)
         except PassError as error:
             raise error_at(module, f"{self.name}: {error}", named=False) from None
 

@@ -12,7 +12,7 @@ from ...dialect.signature import STATE_ROLES, Signature, ValueInfo
 from .stage_modules import StageModules
 from .step_graph import Kind, Node, StepGraph
 
-_FOLLOWING = frozenset({"hp.wait", "torch.prim.ListUnpack", "torch.aten.__getitem__.t", "torch.prim.TupleIndex"})
+FOLLOWING = frozenset({"hp.wait", "torch.prim.ListUnpack", "torch.aten.__getitem__.t", "torch.prim.TupleIndex"})
 """Ops that take apart what only the op before them gives: a future, a list."""
 
 
@@ -111,10 +111,10 @@ class _Placing:
         for number in numbers:
             node = self._nodes[number]
             limit = max(self._placed(node.sources, backward=False), default=-1)
-            if limit >= 0 and node.op.name in _FOLLOWING:
+            if limit >= 0 and node.op.name in FOLLOWING:
                 self._stages[number] = limit
                 continue
-            wanted = self._modules.stage_of(node.module)
+            wanted = self._modules.stage_of_op(number, node.module)
             if wanted is None:
                 wanted = self._parameter_stage(number, limit)
                 reason = "that of a parameter it uses"
@@ -217,7 +217,7 @@ class _Placing:
         if several and parameter is not None and self._gradients.is_link(number):
             self._shared.add(number)
             return None
-        wanted = limit if node.op.name in _FOLLOWING and made_of else self._mirrored(number, limit)
+        wanted = limit if node.op.name in FOLLOWING and made_of else self._mirrored(number, limit)
         owners = self._owners[parameter] if parameter is not None else set()
         if owners and wanted not in owners:
             wanted = max((stage for stage in owners if stage <= limit), default=wanted)

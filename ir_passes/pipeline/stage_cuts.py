@@ -9,6 +9,9 @@ from ...errors import PassError
 from .partition import partition
 from .stage_modules import StageModules
 
+_MOST_PIECES = 1024
+"""Bound on what is dealt one by one: the time of a partition grows with the square."""
+
 
 @dataclass
 class ModuleNode:
@@ -69,7 +72,7 @@ class Cut:
 
     Attributes:
         modules: that each stage declares.
-        container: name of the module whose entries were dealt; None where it were modules of any kind.
+        container: name of the module whose entries were dealt; None where it were modules of any kind, or ops.
         pieces: how many were dealt to each stage.
         shares: of the counted cost, per stage, 0 to 1.
     """
@@ -80,18 +83,42 @@ class Cut:
     shares: tuple[float, ...]
 
 
-def cut(root: ModuleNode, stages: int) -> Cut:
-    """Deal the modules below `root` to stages.
-
-    Raises:
-        PassError: there are fewer modules than stages.
-    """
+def cut(root: ModuleNode, stages: int) -> Cut | None:
+    """Deal the modules below `root` to stages; None where there are fewer modules than stages."""
     container = _container(root, stages)
     if container is None:
         pieces = _pieces(root, stages)
-        return _dealt(pieces, stages, None, [], [])
+        return None if len(pieces) < stages else _dealt(pieces, stages, None, [], [])
     before, after = _around(root, container)
     return _dealt(_layers(container), stages, container, before, after)
+
+
+def cut_ops(costs: Sequence[tuple[int, int]], stages: int) -> Cut:
+    """Deal the ops of the forward to stages, in their order.
+
+    Args:
+        costs: number and operations of each.
+        stages: how many.
+
+    Raises:
+        PassError: there are fewer ops than stages.
+    """
+    if len(costs) < stages:
+        raise PassError(f"cannot cut the model into {stages} stages: its forward has {len(costs)} ops")
+    scale = 1 + len(costs)
+    # Of very many, runs are dealt.
+    runs = range(0, len(costs), max(1, len(costs) // max(stages, _MOST_PIECES)))
+    pieces = [costs[begin : begin + runs.step] for begin in runs]
+    # Operations first; the number of ops decides where they are equal.
+    loads = [sum(flops * scale + 1 for _, flops in piece) for piece in pieces]
+    begins = partition(loads, stages)
+    spans = list(zip(begins, [*begins[1:], len(pieces)], strict=True))
+    return Cut(
+        StageModules(((),) * stages, (0, *(pieces[begin][0][0] for begin in begins[1:]))),
+        None,
+        tuple(sum(map(len, pieces[begin:end])) for begin, end in spans),
+        tuple(sum(loads[begin:end]) / sum(loads) for begin, end in spans),
+    )
 
 
 def _first(node: ModuleNode) -> int:
@@ -133,16 +160,12 @@ def _around(root: ModuleNode, container: ModuleNode) -> tuple[list[ModuleNode], 
 
 
 def _pieces(root: ModuleNode, stages: int) -> list[ModuleNode]:
-    """Return at least as many modules as stages: the root's children, the costliest replaced by its own as needed."""
+    """Return the root's children, the costliest replaced by its own until there are as many as stages, if ever."""
     pieces = root.running()
     while len(pieces) < stages:
         inner = [node for node in pieces if node.running()]
         if not inner:
-            names = ", ".join(node.name for node in pieces[:6]) + (", ..." if len(pieces) > 6 else "")
-            raise PassError(
-                f"cannot cut the model into {stages} stages: it runs {len(pieces)} modules"
-                + (f" ({names})" if names else "")
-            )
+            break
         costliest = max(inner, key=lambda node: (node.flops, node.elements))
         pieces.remove(costliest)
         pieces = sorted([*pieces, *costliest.running()], key=_first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -32,9 +33,11 @@ class StageModules:
 
     Attributes:
         lists: names of modules (or of parameters) per stage.
+        starts: where the model has fewer modules than stages: the number of the first op of the forward on each stage.
     """
 
     lists: tuple[tuple[str, ...], ...]
+    starts: tuple[int, ...] = ()
     _stages: dict[str, int | None] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +79,10 @@ class StageModules:
             parent, dot, _ = name.rpartition(".")
             found[name] = self.stage_of(parent) if dot else None
         return found[name]
+
+    def stage_of_op(self, number: int, module: str) -> int | None:
+        """Return the stage that an op of the forward is to run on: by its number, or else by its module."""
+        return bisect.bisect_right(self.starts, number) - 1 if self.starts else self.stage_of(module)
 
 
 def module_names(modules: Iterable[str], states: Iterable[str]) -> list[str]:

@@ -38,6 +38,8 @@ def _listed(stages: tuple[int, ...]) -> str:
 
 def _say_cut(function: ir.Operation, made: Cut) -> None:
     what = "modules" if made.container is None else f"entries of '{made.container}'"
+    if made.modules.starts:
+        what = "ops, as it runs fewer modules than that"
     counts = ", ".join(map(str, made.pieces))
     shares = ", ".join(f"{100 * share:.3g} %" for share in made.shares)
     remark(function, f"cut into {len(made.pieces)} stages of {counts} {what}; shares of the cost: {shares}")

@@ -15,7 +15,7 @@
 // FEWER: error: hp-assign-stages: expected at least 2 stages, one per rank of axis 'pp', got: 1
 // NONE: error: hp-assign-stages: option 'stages' expects a number of stages, at least 1, got: 0
 // EMPTY: error: hp-assign-stages: option 'stages' has a stage without a module: '[]'
-// MODULES: error: hp-assign-stages: cannot cut the model into 5 stages: it runs 2 modules (up, down)
+// MODULES: error: hp-assign-stages: cannot cut the model into 5 stages: its forward has 2 ops
 // AXIS: error: hp-assign-stages: mesh pp:2 has no axis 'p', did you mean 'pp'?
 // BOTH: error: hp-assign-stages: option 'plan' excludes 'axis' and 'stages': the plan says both
 // AGAIN: error: hp-assign-stages: the stages of this module are assigned already
