@@ -174,7 +174,15 @@ def lower_function(function: ir.Operation, mesh: Mesh | None) -> Function:
     for info, value in zip(signature.results, results, strict=True):
         assert isinstance(value, Ref)
         returned.append(_result(info, value.index))
-    return Function(function_name(function), arguments, tuple(lowering.ops), tuple(returned))
+    return Function(function_name(function), arguments, tuple(lowering.ops), tuple(returned), *_task(function))
+
+
+def _task(function: ir.Operation) -> tuple[int | None, str]:
+    """Return the stage and the task of a stage function; (None, "") of any other one."""
+    stage, task = (function.attributes.get(name) for name in ("hp.stage", "hp.task"))
+    if not isinstance(stage, ir.IntegerAttr) or not isinstance(task, ir.StringAttr):
+        return None, ""
+    return int(stage.value), str(task.value)
 
 
 def _first_names(signature: Signature) -> dict[str, str]:

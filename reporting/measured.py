@@ -14,9 +14,9 @@ from ..runtime.coalescing import coalesce_program
 from ..runtime.program import Function, Op, Program, TensorType
 from ..runtime.python_text import reachable_functions
 from .example_sizes import with_example_sizes
-from .names import lane_name, transfer_name
+from .names import lane_name, microbatch_of, transfer_name
 from .segments import transferred_bytes, value_types
-from .timeline import Block, RankTimeline, Timeline, Transfer
+from .timeline import Block, RankTimeline, Task, Timeline, Transfer
 
 _SCHEMA = 1
 _KINDS = {"compute": "compute", "start": "launch", "wait": "wait"}
@@ -47,7 +47,7 @@ def read_profile(folder: str | Path, program: Program) -> Timeline:
         rank = missing[0] if missing else len(timelines)
         raise RuntimeFault(f"{directory}: error: no profile of rank {rank}: no file rank{rank}.json")
     seconds = max(timeline.end for timeline in timelines)
-    return Timeline("measured", program.mesh, seconds, timelines, program.pipeline_axis is not None)
+    return Timeline("measured", program.mesh, seconds, timelines, program.pipeline_axis)
 
 
 class _MalformedError(Exception):
@@ -96,6 +96,7 @@ class _Reader:
         timeline = RankTimeline((rank,), self.program.entry(rank).name)
         table = [self._block(*row) for row in encoded["blocks"]]
         under_way: dict[tuple[str, int], Transfer] = {}
+        running = _RunningTasks(self.program, timeline.tasks)
         before = 0.0
         for number, begin, end in encoded["times"]:
             if not 0 <= before <= begin <= end:
@@ -103,6 +104,10 @@ class _Reader:
             before = end
             function, kind, first, last = table[number]
             op = function.ops[first]
+            running.at(function.name, begin)
+            if kind == "call":
+                running.call(op, begin)
+                continue
             timeline.blocks.append(Block(begin, end, _KINDS[kind], op.module, op.phase, last - first))
             if kind == "start":
                 transfer = self._started(function, first, op, begin, end)
@@ -112,6 +117,7 @@ class _Reader:
             elif kind == "wait":
                 transfer = under_way.pop((function.name, next(iter(op.operands()))))
                 transfer.waited, transfer.end, transfer.exposed = begin, end, end - begin
+        running.at(timeline.entry, before)
         timeline.end = before
         _spread(timeline.transfers)
         return timeline
@@ -123,7 +129,7 @@ class _Reader:
         if type(first) is not int or type(last) is not int or not 0 <= first < last <= len(function.ops):
             raise _MalformedError(f"'{name}' has no ops {first!r} to {last!r}")
         target = function.ops[first].target
-        expected = "wait" if target == "hp.wait" else "start" if target in STARTS else "compute"
+        expected = {"hp.wait": "wait", "call": "call"}.get(target, "start" if target in STARTS else "compute")
         if kind != expected:
             raise _MalformedError(f"op {first} of '{name}' is no {kind!r}")
         return function, kind, first, last
@@ -145,7 +151,36 @@ class _Reader:
             launched=begin,
             begin=begin,
             end=end,
+            peer=_peer(op),
         )
+
+
+class _RunningTasks:
+    """Tells from the marks of a rank when its tasks end: where something else runs than what was called."""
+
+    def __init__(self, program: Program, tasks: list[Task]):
+        self._program = program
+        self._tasks = tasks
+        self._open: list[tuple[str, Task]] = []
+
+    def at(self, function: str, now: float) -> None:
+        """Note that a block of a function begins."""
+        while self._open and self._open[-1][0] != function:
+            self._open.pop()[1].end = now
+
+    def call(self, op: Op, now: float) -> None:
+        """Note that a call begins."""
+        callee = self._program.functions[str(op.kwargs["function"])]
+        if callee.stage is None:
+            raise _MalformedError(f"'{callee.name}' is no function of a stage")
+        task = Task(callee.stage, callee.task, microbatch_of(op), now)
+        self._tasks.append(task)
+        self._open.append((callee.name, task))
+
+
+def _peer(op: Op) -> int | None:
+    peer = op.kwargs.get("peer")
+    return peer if isinstance(peer, int) else None
 
 
 def _axes(op: Op) -> tuple[str, ...]:

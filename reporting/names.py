@@ -9,7 +9,9 @@ from ..runtime.program import Op
 
 
 def transfer_name(op: Op) -> str:
-    """Return what people call the communication that an op starts: its bucket, what it moves, or its module."""
+    """Return what people call the communication that an op starts: its label, bucket, what it moves, or its module."""
+    if op.kwargs.get("label"):
+        return str(op.kwargs["label"])
     if op.bucket:
         return op.bucket
     if len(op.members) > 1:
@@ -19,6 +21,12 @@ def transfer_name(op: Op) -> str:
     if op.members:
         return op.members[0]
     return op.module
+
+
+def microbatch_of(call: Op) -> int:
+    """Return the microbatch that a call is for; the first, where it does not say."""
+    microbatch = call.kwargs.get("microbatch")
+    return microbatch if isinstance(microbatch, int) else 0
 
 
 def lane_name(op: Op) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from . import charts
 from .markup import Markup, element, table
+from .pipeline_section import pipeline_section
 from .report import Report
 from .scene import Row, rows, spelled
 from .sections import legend, rank_section
@@ -45,6 +46,7 @@ def write_page(report: Report) -> str:
         "main",
         _header(report),
         _tiles(report),
+        *_pipeline(report),
         _timeline(report),
         *[rank_section(report, rank, several) for rank in report.ranks],
         _method(report),
@@ -52,6 +54,12 @@ def write_page(report: Report) -> str:
     )
     foot = element("script", Markup(script))
     return "<!DOCTYPE html>\n" + element("html", head, element("body", body, foot), lang="en") + "\n"
+
+
+def _pipeline(report: Report) -> list[Markup]:
+    if report.pipeline is None or not report.simulated.seconds:
+        return []
+    return [pipeline_section(report.pipeline, report.measured_pipeline, report.peaks)]
 
 
 def _header(report: Report) -> Markup:
@@ -81,7 +89,6 @@ def _tiles(report: Report) -> Markup:
     busiest = max(report.ranks, key=lambda rank: rank.timeline.exposed())
     sent = max(sum(row.sent for row in rank.traffic) for rank in report.ranks)
     exposed = show_part(report.exposed, step)
-    stages = len(report.ranks)
     tiles = [
         _tile("step", "Step, simulated", show_time(step), f"compute {show_time(busiest.timeline.busy())}"),
         _tile("exposed", "Exposed", show_time(report.exposed), f"communication, {exposed}"),
@@ -92,7 +99,7 @@ def _tiles(report: Report) -> Markup:
             "bubble",
             "Pipeline bubble",
             show_part(report.simulated.bubble(), 1),
-            show_count(stages, "stage") if stages > 1 else "no pipeline",
+            _bubble_note(report),
         ),
     ]
     if report.measured is not None:
@@ -102,6 +109,15 @@ def _tiles(report: Report) -> Markup:
             1, _tile("measured", "Step, measured", show_time(measured.seconds), f"{show_time(waited)} exposed")
         )
     return element("dl", *tiles, class_="tiles")
+
+
+def _bubble_note(report: Report) -> str:
+    if report.pipeline is None:
+        return "no pipeline"
+    if report.measured is not None:
+        return f"measured {show_part(report.measured.bubble(), 1)}"
+    positions = len(report.pipeline.first_ranks())
+    return f"{show_count(report.pipeline.stages or positions, 'stage')}"
 
 
 def _all_rows(report: Report, most: int) -> list[Row]:

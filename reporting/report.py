@@ -13,6 +13,7 @@ from ..runtime.program import Program
 from ..runtime.python_text import reachable_functions
 from .example_sizes import with_example_sizes
 from .memory import Memory, memory_over_time
+from .pipeline import Pipeline, pipeline_of
 from .segments import SegmentedProgram
 from .simulated import simulate_timeline
 from .storages import CATEGORIES
@@ -60,6 +61,8 @@ class Report:
         simulated: the timeline by the cost model.
         ranks: one entry per timeline of it, in the same order.
         measured: the timeline of a run, where there is one.
+        pipeline: what the simulated timeline says of the pipeline, where there is one.
+        measured_pipeline: the same of the measured one.
     """
 
     name: str
@@ -70,6 +73,15 @@ class Report:
     simulated: Timeline
     ranks: list[RankReport]
     measured: Timeline | None = None
+    pipeline: Pipeline | None = None
+    measured_pipeline: Pipeline | None = None
+
+    @property
+    def peaks(self) -> dict[int, int]:
+        """The most bytes that a rank holds, by position of the pipeline."""
+        held = {rank.timeline.ranks: rank.memory.peak.total for rank in self.ranks}
+        positions = self.pipeline.positions if self.pipeline else []
+        return {each.position: held[each.timeline.ranks] for each in positions}
 
     @property
     def worst(self) -> RankReport:
@@ -99,9 +111,11 @@ class Report:
                 "measured_seconds": self.measured.seconds if self.measured else None,
                 "exposed_seconds": self.exposed,
                 "bubble": self.simulated.bubble(),
+                "measured_bubble": self.measured.bubble() if self.measured else None,
                 "launches": max(rank.launches for rank in self.ranks),
                 "peak_bytes": self.worst.memory.peak.total,
             },
+            "pipeline": _pipelines_json(self),
             "ranks": [_rank_json(rank) for rank in self.ranks],
             "measured": None if self.measured is None else [_timeline_json(each) for each in self.measured.ranks],
         }
@@ -133,12 +147,63 @@ def make_report(program: Program, *, name: str, costs: Costs, costs_name: str, m
         )
         for timeline in simulated.ranks
     ]
-    return Report(name, running, program.digest, costs, costs_name, simulated, ranks, measured)
+    return Report(
+        name=name,
+        program=running,
+        digest=program.digest,
+        costs=costs,
+        costs_name=costs_name,
+        simulated=simulated,
+        ranks=ranks,
+        measured=measured,
+        pipeline=pipeline_of(simulated),
+        measured_pipeline=pipeline_of(measured) if measured else None,
+    )
 
 
 def program_name(path: str | Path) -> str:
     """Return what a Program in a directory is called."""
     return Path(path).resolve().name
+
+
+def _pipelines_json(report: Report) -> dict[str, Any] | None:
+    pipeline, measured = report.pipeline, report.measured_pipeline
+    if pipeline is None:
+        return None
+    peaks = report.peaks
+    simulated = _pipeline_json(pipeline)
+    for entry in simulated["positions"]:
+        entry["peak_bytes"] = peaks[entry["position"]]
+    return {
+        "axis": pipeline.axis,
+        "stages": pipeline.stages,
+        "simulated": simulated,
+        "measured": _pipeline_json(measured) if measured else None,
+        "messages": [
+            {"from": each.sender, "to": each.receiver, "count": each.messages, "bytes": each.size}
+            for each in pipeline.channels
+        ],
+    }
+
+
+def _pipeline_json(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "bubble": pipeline.timeline.bubble(),
+        "positions": [
+            {
+                "position": each.position,
+                "ranks": list(each.timeline.ranks),
+                "stages": list(each.stages),
+                "bubble": each.bubble,
+                "stalled_seconds": each.stalled,
+                "steady_from": each.steady,
+                "cool_down_from": each.cool_down,
+                "peak_live_microbatches": each.live,
+                "tasks": [[t.stage, t.kind, t.microbatch, t.begin, t.end] for t in each.timeline.tasks],
+            }
+            for each in pipeline.positions
+        ],
+    }
 
 
 def _rank_json(rank: RankReport) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from .timeline import RankTimeline, Timeline, Transfer, merged
 from .units import show_count, show_ranks, show_size, show_time
 
 COMPUTE = "compute"
+TASKS = "microbatches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,12 @@ def _row(timeline: Timeline, each: RankTimeline, axis: str | None, resolution: f
     stage = timeline.mesh.coordinate(each.ranks[0])[axis] if axis else None
     title = ranks if stage is None else f"{axis} {stage} · {ranks}"
     lanes = [Lane(COMPUTE, condensed(_compute_bars(each), resolution))]
-    for name in each.lanes:
-        bars = [_transfer_bar(transfer) for transfer in each.transfers if transfer.lane == name]
+    if each.tasks:
+        lanes.append(Lane(TASKS, condensed(task_bars(each), resolution)))
+    by_lane: dict[str, list[Bar]] = {name: [] for name in each.lanes}
+    for transfer in each.transfers:
+        by_lane[transfer.lane].append(_transfer_bar(transfer))
+    for name, bars in by_lane.items():
         # Messages are from or to a stage, collectives are over axes.
         shown = name if " to " in name or " from " in name else f"over {name}"
         lanes.append(Lane(shown, condensed(bars, resolution)))
@@ -98,6 +103,17 @@ def _compute_bars(timeline: RankTimeline) -> Iterable[Bar]:
             look = block.phase if block.phase in ("forward", "backward") else "other"
             text = f"{module}, {block.phase or 'no phase'}: {seconds}, {show_count(block.ops, 'operator')}"
             yield Bar(block.begin, block.end, look, module, text)
+
+
+def task_bars(timeline: RankTimeline) -> Iterable[Bar]:
+    """Yield a bar for each task of a rank, with the number of its microbatch; those of its first stage come first."""
+    chunks = {stage: number for number, stage in enumerate(sorted({task.stage for task in timeline.tasks}))}
+    for task in timeline.tasks:
+        chunk = chunks[task.stage]
+        look = task.kind.replace("_", "-") + (f" chunk-{1 + (chunk - 1) % 3}" if chunk else "")
+        seconds = show_time(task.end - task.begin)
+        text = f"stage {task.stage}, {task.kind.replace('_', ' ')} of microbatch {task.microbatch}: {seconds}"
+        yield Bar(task.begin, task.end, look, str(task.microbatch), text)
 
 
 def _transfer_bar(transfer: Transfer) -> Bar:

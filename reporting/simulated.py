@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from ..costs import Costs
 from ..errors import RuntimeFault
 from ..runtime.program import Program
-from .names import lane_name, transfer_name
+from .names import lane_name, microbatch_of, transfer_name
 from .segments import Communication, Segment, SegmentedProgram
-from .timeline import Block, RankTimeline, Timeline, Transfer
+from .timeline import Block, RankTimeline, Task, Timeline, Transfer
 
 
 def simulate_timeline(segments: SegmentedProgram) -> Timeline:
@@ -85,9 +85,7 @@ class _Simulation:
             last = max((transfer.end for transfer in rank.timeline.transfers), default=0.0)
             rank.timeline.end = max(rank.now, last)
         seconds = max(rank.timeline.end for rank in self.ranks)
-        return Timeline(
-            "simulated", self.program.mesh, seconds, [rank.timeline for rank in self.ranks], len(self.ranks) > 1
-        )
+        return Timeline("simulated", self.program.mesh, seconds, [rank.timeline for rank in self.ranks], self.axis)
 
     def _deadlock(self, left: set[int]) -> str:
         lines = [f"deadlock: {len(left)} of {len(self.ranks)} pipeline positions cannot proceed"]
@@ -103,7 +101,12 @@ class _Simulation:
         for segment in self.segments.function(name):
             begin = rank.now
             if segment.kind == "call":
+                task = self._task(name, segment, begin)
+                if task is not None:
+                    rank.timeline.tasks.append(task)
                 yield from self._enter(rank, segment.callee, {})
+                if task is not None:
+                    task.end = rank.now
             elif segment.kind == "wait":
                 transfer = futures[segment.future]
                 while id(transfer) not in self.resolved:
@@ -123,6 +126,13 @@ class _Simulation:
                     if segment.future >= 0:
                         futures[segment.future] = transfer
 
+    def _task(self, name: str, segment: Segment, begin: float) -> Task | None:
+        """Return the task that a call is; None where the callee is no stage's."""
+        callee = self.program.functions[segment.callee]
+        if callee.stage is None:
+            return None
+        return Task(callee.stage, callee.task, microbatch_of(self.program.functions[name].ops[segment.first]), begin)
+
     def _start(self, rank: _Rank, function: str, segment: Segment, moved: Communication) -> Transfer:
         op = self.program.functions[function].ops[segment.first]
         key, ranks = self._meeting_place(rank, moved)
@@ -137,6 +147,7 @@ class _Simulation:
             phase=op.phase,
             size=moved.size,
             launched=rank.now,
+            peer=moved.peer,
         )
         rank.timeline.transfers.append(transfer)
         queue = self.open.setdefault(key, deque())

@@ -28,6 +28,23 @@ class Block:
 
 
 @dataclass(slots=True)
+class Task:
+    """A call of a stage's function, from `begin` to `end`.
+
+    Attributes:
+        stage: of the pipeline.
+        kind: ``forward``, ``backward``, ``backward_input`` or ``backward_weight``.
+        microbatch: that it is for.
+    """
+
+    stage: int
+    kind: str
+    microbatch: int
+    begin: float
+    end: float = 0.0
+
+
+@dataclass(slots=True)
 class Transfer:
     """A collective or a message of a rank.
 
@@ -46,6 +63,7 @@ class Transfer:
         end: when all had arrived; measured, when that was noticed.
         waited: when compute came to its wait; None where nothing waits.
         exposed: how long compute then stood still.
+        peer: of a message, the position of the other rank on the axis; None for a collective.
     """
 
     lane: str
@@ -62,6 +80,7 @@ class Transfer:
     end: float = 0.0
     waited: float | None = None
     exposed: float = 0.0
+    peer: int | None = None
 
     @property
     def title(self) -> str:
@@ -78,6 +97,7 @@ class RankTimeline:
         entry: the function they enter.
         blocks: of the compute lane, in order.
         transfers: of the communication lanes, in the order they were launched.
+        tasks: calls of stage functions, in order.
         end: when the last of them was done.
     """
 
@@ -85,6 +105,7 @@ class RankTimeline:
     entry: str
     blocks: list[Block] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
     end: float = 0.0
 
     @property
@@ -100,9 +121,13 @@ class RankTimeline:
         """Return how long compute stood still for communication."""
         return sum(transfer.exposed for transfer in self.transfers)
 
-    def stalled(self) -> float:
-        """Return how long compute stood still for other stages of a pipeline."""
-        return sum(transfer.exposed for transfer in self.transfers if transfer.kind == "recv")
+    def stalled(self, axis: str) -> float:
+        """Return how long compute stood still for other ranks along an axis: a pipeline's, for other stages."""
+        return sum(transfer.exposed for transfer in self.transfers if axis in transfer.axes)
+
+    def stopped(self) -> float:
+        """Return when compute had nothing more to do."""
+        return self.blocks[-1].end if self.blocks else 0.0
 
 
 @dataclass
@@ -114,28 +139,33 @@ class Timeline:
         mesh: of the Program.
         seconds: from the begin of the step to the end of the last rank's.
         ranks: the timelines; each rank is in one.
-        pipeline: whether ranks are stages of a pipeline.
+        axis: of the pipeline; None where there is none.
     """
 
     source: str
     mesh: Mesh
     seconds: float
     ranks: list[RankTimeline]
-    pipeline: bool = False
+    axis: str | None = None
 
     def of(self, rank: int) -> RankTimeline | None:
         """Return the timeline that a rank has; None for one that was not measured."""
         return next((timeline for timeline in self.ranks if rank in timeline.ranks), None)
 
-    def bubble(self) -> float:
-        """Return which part of the ranks' time is a pipeline's: waiting for other stages, and for the last to end."""
-        if not self.pipeline or not self.seconds:
+    def bubble_of(self, timeline: RankTimeline) -> float:
+        """Return which part of the step ranks are idle in a pipeline.
+
+        That is: they wait for other stages, or for the last to end. Waiting for data ranks of one's own stage is none.
+        """
+        if self.axis is None or not self.seconds:
             return 0.0
-        idle = []
-        for timeline in self.ranks:
-            last = timeline.blocks[-1].end if timeline.blocks else 0.0
-            idle.append((timeline.stalled() + self.seconds - last, len(timeline.ranks)))
-        return sum(seconds * ranks for seconds, ranks in idle) / (self.seconds * sum(ranks for _, ranks in idle))
+        return (timeline.stalled(self.axis) + self.seconds - timeline.stopped()) / self.seconds
+
+    def bubble(self) -> float:
+        """Return which part of all ranks' time is idle in a pipeline."""
+        ranks = sum(len(timeline.ranks) for timeline in self.ranks)
+        idle = sum(self.bubble_of(timeline) * len(timeline.ranks) for timeline in self.ranks)
+        return idle / ranks if ranks else 0.0
 
 
 @dataclass(frozen=True)

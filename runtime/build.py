@@ -17,7 +17,7 @@ from ..errors import RuntimeFault, nearest
 from . import torch_compat
 from .aliasing import program_aliases
 from .bindings import callable_of
-from .blocks import op_blocks
+from .blocks import OpBlock, op_blocks
 from .coalescing import coalesce_program, position_before, replace_functions, unpack_arrivals
 from .collectives import RankOps
 from .graph import argument_types, build_graph, draw_inputs
@@ -146,15 +146,22 @@ def _axes(op: Op) -> tuple[object, ...]:
 
 
 def _marks(program: Program, names: Iterable[str], recorder: Recorder | None) -> dict[tuple[str, int], str]:
-    """Return statements that tell a recorder when each block begins; a call is recorded as what is called."""
+    """Return statements that tell a recorder when each block begins.
+
+    A call is recorded as what is called; of a stage's function it is recorded too that it begins, and by which call.
+    """
     if recorder is None:
         return {}
     return {
         (name, block.first): f"mark({recorder.add(name, block)})"
         for name in names
         for block in op_blocks(program.functions[name])
-        if block.kind != "call"
+        if block.kind != "call" or _callee(program, name, block).stage is not None
     }
+
+
+def _callee(program: Program, name: str, call: OpBlock) -> Function:
+    return program.functions[str(program.functions[name].ops[call.first].kwargs["function"])]
 
 
 def _calls(function: Function) -> bool:

@@ -159,12 +159,18 @@ class Result:
 
 @dataclass(frozen=True)
 class Function:
-    """An op list in SSA form. Argument i defines value i; ops define the rest in order."""
+    """An op list in SSA form. Argument i defines value i; ops define the rest in order.
+
+    A function of a pipeline's stage says which `stage`, and its `task`: ``forward``, ``backward``, ``backward_input``
+    or ``backward_weight``. That is for reports.
+    """
 
     name: str
     arguments: tuple[Argument, ...]
     ops: tuple[Op, ...]
     results: tuple[Result, ...]
+    stage: int | None = None
+    task: str = ""
 
 
 @dataclass(frozen=True)

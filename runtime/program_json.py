@@ -283,6 +283,17 @@ def _sharding(encoded: Any) -> Sharding:
     return tuple(tuple(str(axis) for axis in axes) for axes in encoded)
 
 
+def _encode_function(function: Function) -> dict[str, Any]:
+    encoded: dict[str, Any] = {
+        "arguments": [_encode_argument(argument) for argument in function.arguments],
+        "ops": [_encode_op(op) for op in function.ops],
+        "results": [_encode_result(result) for result in function.results],
+    }
+    if function.stage is not None:
+        encoded.update(stage=function.stage, task=function.task)
+    return encoded
+
+
 def encode_program(program: Program) -> dict[str, Any]:
     """Return a Program as JSON values, without its text and digest."""
     encoded: dict[str, Any] = {
@@ -296,14 +307,7 @@ def encode_program(program: Program) -> dict[str, Any]:
         "train": list(program.train),
         "evaluate": list(program.evaluate),
         "reference": program.reference,
-        "functions": {
-            name: {
-                "arguments": [_encode_argument(argument) for argument in function.arguments],
-                "ops": [_encode_op(op) for op in function.ops],
-                "results": [_encode_result(result) for result in function.results],
-            }
-            for name, function in program.functions.items()
-        },
+        "functions": {name: _encode_function(function) for name, function in program.functions.items()},
     }
     if program.static_inputs:
         encoded["static_inputs"] = {name: _encode_arg(value) for name, value in program.static_inputs.items()}
@@ -336,6 +340,8 @@ def decode_program(encoded: Mapping[str, Any]) -> Program:
             arguments=tuple(_decode_argument(argument) for argument in body["arguments"]),
             ops=tuple(ops),
             results=tuple(_decode_result(result) for result in body["results"]),
+            stage=int(body["stage"]) if "stage" in body else None,
+            task=str(body.get("task", "")),
         )
     mesh = encoded["mesh"]
     return Program(

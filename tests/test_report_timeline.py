@@ -103,7 +103,7 @@ def test_two_stages_are_exact() -> None:
         assert [transfer.end / US for transfer in stage.transfers] == close(105, 210)
     assert [transfer.lane for transfer in (first.transfers[0], second.transfers[0])] == ["pp to 1", "pp from 0"]
     assert first.blocks[-1].end / US == pytest.approx(8)
-    assert second.stalled() / US == pytest.approx(104 + 101)
+    assert second.stalled("pp") / US == pytest.approx(104 + 101)
     assert timeline.seconds / US == pytest.approx(213)
     # Stage 0 has nothing to do after 8 us, stage 1 nothing while it waits.
     assert timeline.bubble() == pytest.approx((213 - 8 + 205) / (2 * 213))
