@@ -20,6 +20,7 @@ class PipelinePosition:
         stages: that they run, ascending.
         steady: when the first backward begins: before it is the warm-up.
         cool_down: when the last forward is over, or the steady state begins, if that is later.
+        done: when the last task is over.
         bubble: the part of the step in which they are idle for other stages, of 1.
         stalled: how long compute stands still for other positions, before it has nothing more to do.
         live: the most pairs of a stage and a microbatch whose activations are alive at once: from the forward's end to
@@ -31,6 +32,7 @@ class PipelinePosition:
     stages: tuple[int, ...]
     steady: float
     cool_down: float
+    done: float
     bubble: float
     stalled: float
     live: int
@@ -85,29 +87,30 @@ def pipeline_of(timeline: Timeline) -> Pipeline | None:
 
 
 def _position(timeline: Timeline, each: RankTimeline, axis: str) -> PipelinePosition:
-    steady, cool_down = phases(each.tasks, each.stopped())
+    steady, cool_down, done = phases(each.tasks)
     return PipelinePosition(
         position=timeline.mesh.coordinate(each.ranks[0])[axis],
         timeline=each,
         stages=tuple(sorted({task.stage for task in each.tasks})),
         steady=steady,
         cool_down=cool_down,
+        done=done,
         bubble=timeline.bubble_of(each),
         stalled=each.stalled(axis),
         live=peak_live(each.tasks),
     )
 
 
-def phases(tasks: Sequence[Task], stopped: float) -> tuple[float, float]:
-    """Return when a rank's steady state begins and when its cool-down does.
+def phases(tasks: Sequence[Task]) -> tuple[float, float, float]:
+    """Return when a rank's steady state begins, when its cool-down does, and when that is over.
 
     Args:
-        tasks: of the rank, in order.
-        stopped: when it has nothing more to do: for one without backwards that is all warm-up.
+        tasks: of the rank, in order. Where none is a backward, all is warm-up.
     """
-    steady = next((task.begin for task in tasks if task.kind != FORWARD), stopped)
+    done = tasks[-1].end if tasks else 0.0
+    steady = next((task.begin for task in tasks if task.kind != FORWARD), done)
     last = max((task.end for task in tasks if task.kind == FORWARD), default=0.0)
-    return steady, max(steady, last)
+    return steady, max(steady, last), done
 
 
 def peak_live(tasks: Sequence[Task]) -> int:

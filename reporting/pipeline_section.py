@@ -96,7 +96,7 @@ def _bar(bar: Bar, seconds: float) -> Iterator[Markup]:
 
 
 def _strip(each: PipelinePosition, seconds: float, y: float) -> Iterator[Markup]:
-    times = (0.0, each.steady, each.cool_down, each.timeline.stopped())
+    times = (0.0, each.steady, each.cool_down, each.done)
     for (look, name), begin, end in zip(_PHASES, times[:-1], times[1:], strict=True):
         if end > begin:
             said = element("title", f"{name}: {show_time(end - begin)}")
@@ -135,7 +135,7 @@ def _positions(simulated: Pipeline, measured: Pipeline | None, peaks: Mapping[in
                 show_part(timeline.exposed() - each.stalled, seconds),
                 show_time(each.steady),
                 show_time(each.cool_down - each.steady),
-                show_time(max(0.0, timeline.stopped() - each.cool_down)),
+                show_time(each.done - each.cool_down),
                 f"{each.live:,}",
                 show_size(peaks[each.position]),
             )

@@ -198,6 +198,7 @@ def _pipeline_json(pipeline: Pipeline) -> dict[str, Any]:
                 "stalled_seconds": each.stalled,
                 "steady_from": each.steady,
                 "cool_down_from": each.cool_down,
+                "done": each.done,
                 "peak_live_microbatches": each.live,
                 "tasks": [[t.stage, t.kind, t.microbatch, t.begin, t.end] for t in each.timeline.tasks],
             }

@@ -16,7 +16,6 @@ from .units import show_ranks
 
 _COMPUTE_THREAD = 0
 _TASK_THREAD = 1
-_FIRST_LANE = 2
 
 
 def trace_events(report: Report) -> dict[str, Any]:
@@ -42,7 +41,7 @@ def trace_events(report: Report) -> dict[str, Any]:
 def _rank_events(timeline: Timeline, each: RankTimeline, pid: int, flows: Iterator[int]) -> Iterator[dict[str, Any]]:
     yield _name("process_name", pid, 0, f"{show_ranks(each.ranks)} ({timeline.source})")
     yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
-    threads = {lane: number for number, lane in enumerate(each.lanes, _FIRST_LANE)}
+    threads = _threads(each)
     yield _name("thread_name", pid, _COMPUTE_THREAD, "compute")
     if each.tasks:
         yield _name("thread_name", pid, _TASK_THREAD, "microbatches")
@@ -68,6 +67,11 @@ def _rank_events(timeline: Timeline, each: RankTimeline, pid: int, flows: Iterat
         yield from _transfer_events(transfer, pid, threads[transfer.lane], flows)
 
 
+def _threads(each: RankTimeline) -> dict[str, int]:
+    """Return the threads of communication lanes, by name."""
+    return {lane: number for number, lane in enumerate(each.lanes, _TASK_THREAD + bool(each.tasks))}
+
+
 def _transfer_events(transfer: Transfer, pid: int, thread: int, flows: Iterator[int]) -> Iterator[dict[str, Any]]:
     arguments = {
         "name": transfer.name,
@@ -91,24 +95,24 @@ def _message_events(
 ) -> Iterator[dict[str, Any]]:
     """Yield an arrow for each message: the n-th that a rank sends to another is the n-th that is received from it."""
     processes = {rank: pid for ranks, pid in pids.items() for rank in ranks}
-    sent: dict[tuple[int, int], list[Transfer]] = {}
+    sent: dict[tuple[int, int], list[tuple[Transfer, int]]] = {}
     received: dict[tuple[int, int], list[Transfer]] = {}
     for each in timeline.ranks:
-        position, pid = timeline.mesh.coordinate(each.ranks[0]), pids[each.ranks]
+        position, pid, threads = timeline.mesh.coordinate(each.ranks[0]), pids[each.ranks], _threads(each)
         for transfer in each.transfers:
             if transfer.peer is None:
                 continue
             peer = processes.get(timeline.mesh.rank({**position, transfer.axes[0]: transfer.peer}), -1)
             if transfer.kind == "send":
-                sent.setdefault((pid, peer), []).append(transfer)
+                sent.setdefault((pid, peer), []).append((transfer, threads[transfer.lane]))
             else:
                 received.setdefault((peer, pid), []).append(transfer)
     for (sender, receiver), messages in received.items():
-        for send, message in zip(sent.get((sender, receiver), ()), messages, strict=False):
+        for (send, thread), message in zip(sent.get((sender, receiver), ()), messages, strict=False):
             if message.waited is None:
                 continue
             arrow = {"name": message.name or "message", "cat": "message", "id": next(flows)}
-            yield {**arrow, "ph": "s", "pid": sender, "tid": _COMPUTE_THREAD, "ts": _microseconds(send.launched)}
+            yield {**arrow, "ph": "s", "pid": sender, "tid": thread, "ts": _microseconds(send.begin)}
             arrived = _microseconds(max(message.waited, message.end))
             yield {**arrow, "ph": "f", "bp": "e", "pid": receiver, "tid": _COMPUTE_THREAD, "ts": arrived}
 

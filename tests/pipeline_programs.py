@@ -113,11 +113,9 @@ def _scalar(layout: Layout) -> TensorType:
     return TensorType((), layout.dtype)
 
 
-def _located(function: Function, stage: int) -> Function:
-    ops = (
-        replace(op, location=f"chain.py:{number}", module=f"layers.{stage}") for number, op in enumerate(function.ops)
-    )
-    return replace(function, ops=tuple(ops))
+def _located(f: FunctionBuilder, stage: int, task: str) -> Function:
+    ops = (replace(op, location=f"chain.py:{number}", module=f"layers.{stage}") for number, op in enumerate(f.ops))
+    return Function(f.name, tuple(f.arguments), tuple(ops), tuple(f.results), stage, task)
 
 
 def _forward(layout: Layout, stage: int, *, outputs: bool = False) -> Function:
@@ -132,7 +130,7 @@ def _forward(layout: Layout, stage: int, *, outputs: bool = False) -> Function:
     if y is not None:
         error = f.aten("sub.Tensor", out, y)
         f.result(f.aten("mean.default", f.aten("mul.Tensor", error, error), type_=_scalar(layout)), "loss")
-    return _located(Function(f.name, tuple(f.arguments), tuple(f.ops), tuple(f.results)), stage)
+    return _located(f, stage, "forward")
 
 
 def _backward(layout: Layout, stage: int) -> Function:
@@ -161,7 +159,7 @@ def _backward(layout: Layout, stage: int) -> Function:
         whole = f.wait(f.all_reduce(whole, axes=layout.data_axes, reduce="avg"))
     name, *aliases = f.arguments[weight.index].names
     f.result(whole, "grad", name, aliases=aliases, full_shape=(WIDTH, WIDTH), sharding=layout.sharding)
-    return _located(Function(f.name, tuple(f.arguments), tuple(f.ops), tuple(f.results)), stage)
+    return _located(f, stage, "backward")
 
 
 def order_of(position: int, ranks: int, microbatches: int) -> list[tuple[str, int]]:

@@ -159,7 +159,8 @@ def check_trace(trace: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     assert len(starts) == len(events["s"]) == len(events["f"]) > 0
     for event in events["f"]:
         start = starts[event["id"]]
-        assert (event["bp"], event["pid"]) == ("e", start["pid"])
+        # Messages go from one process to another.
+        assert event["bp"] == "e" and (event["pid"] != start["pid"]) == (event["cat"] == "message")
         assert event["ts"] >= start["ts"] and event["tid"] != start["tid"]
     assert set(events) == {"M", "X", "s", "f"}
     return events
