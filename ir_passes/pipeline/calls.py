@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...dialect.diagnostics import IRError, error_at
+from ...dialect.diagnostics import error_at
 from .schedules import Schedule
 from .staged import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, StagedModule, StageFunction
 
@@ -90,11 +90,11 @@ def check_order(staged: StagedModule, calls: Calls, name: str) -> None:
 
     Args:
         staged: the module.
-        calls: of all positions.
+        calls: of all positions, in a training step; the forwards alone can run if these can.
         name: of the schedule, for messages.
 
     Raises:
-        IRError: a value is never made, or calls wait for each other; the text names them.
+        IRError: calls wait for each other; the text names them.
     """
     places = places_of(calls)
     done = [0] * len(calls)
@@ -110,39 +110,26 @@ def check_order(staged: StagedModule, calls: Calls, name: str) -> None:
                 break
             done[position] += 1
             ready += waiting.pop((call.function.name, call.microbatch), [])
-    blocked = [position for position, own in enumerate(calls) if done[position] < len(own)]
-    if blocked:
-        raise _blocked(staged, [calls[position][done[position]] for position in blocked], blocked, places, done, name)
+    said: list[tuple[Call, str]] = []
+    for position, own in enumerate(calls):
+        missing = None if done[position] == len(own) else _missing(staged, own[done[position]], places, done)
+        if missing is not None:
+            call, place = own[done[position]], places[missing.function.name, missing.microbatch]
+            where = f"call {place.index} of rank {place.position}"
+            said.append((call, f"rank {position}: call {done[position]}, {call}, waits for {missing}, {where}"))
+    if said:
+        (first, text), *others = said
+        notes = [(call.function.op, other) for call, other in others]
+        raise error_at(first.function.op, f"schedule '{name}' cannot run: {text}", notes=notes)
 
 
 def _missing(
-    staged: StagedModule, call: Call, places: dict[tuple[str, int], Place], done: Sequence[int]
+    staged: StagedModule, call: Call, places: Mapping[tuple[str, int], Place], done: Sequence[int]
 ) -> Call | None:
     """Return a call that makes what this one takes and has not run."""
     for info in call.function.taken:
         maker = staged.makers[info.name]
-        place = places.get((maker.name, call.microbatch))
-        if place is None or done[place.position] <= place.index:
+        place = places[maker.name, call.microbatch]
+        if done[place.position] <= place.index:
             return Call(maker, call.microbatch)
     return None
-
-
-def _blocked(
-    staged: StagedModule,
-    calls: Sequence[Call],
-    positions: Sequence[int],
-    places: dict[tuple[str, int], Place],
-    done: Sequence[int],
-    name: str,
-) -> IRError:
-    said = []
-    for call, position in zip(calls, positions, strict=True):
-        maker = _missing(staged, call, places, done)
-        place = None if maker is None else places.get((maker.function.name, maker.microbatch))
-        where = "never runs" if place is None else f"is call {place.index} of rank {place.position}"
-        said.append(f"rank {position}: call {done[position]}, {call}, waits for {maker}, which {where}")
-    return error_at(
-        calls[0].function.op,
-        f"schedule '{name}' cannot run: {said[0]}",
-        notes=[(call.function.op, text) for call, text in zip(calls[1:], said[1:], strict=True)],
-    )

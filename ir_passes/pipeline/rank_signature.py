@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...dialect.diagnostics import error_at
+from ...dialect.diagnostics import IRError, error_at
 from ...dialect.signature import ValueInfo
 from .staged import FORWARD, StagedModule, StageFunction
 
@@ -55,12 +55,13 @@ def _merge(info: ValueInfo, function: StageFunction, other: ValueInfo, first: St
     if replace(other, index=0, buffer="", offset=0) != replace(info, index=0, buffer="", offset=0) or (
         info.buffer and (placed.buffer, placed.offset) != (info.buffer, info.offset)
     ):
-        raise error_at(
-            function.op,
-            f"{info.role} '{info.name}' of {function} is not what it is in {first}",
-            notes=[(first.op, "where it is another")],
-        )
+        raise _differs(f"{info.role} '{info.name}'", function, first)
     return replace(info, buffer=placed.buffer, offset=placed.offset)
+
+
+def _differs(what: str, function: StageFunction, first: StageFunction) -> IRError:
+    notes = [(first.op, "where it is another")]
+    return error_at(function.op, f"{what} of {function} is not what it is in {first}", notes=notes)
 
 
 def _whole(info: ValueInfo, microbatches: int) -> ValueInfo:
@@ -133,11 +134,9 @@ def gradients_of(staged: StagedModule, arguments: Sequence[RankArguments]) -> li
             if function.task == FORWARD or function.stage in found:
                 what = "a forward" if function.task == FORWARD else f"stage {function.stage} twice"
                 raise error_at(function.op, f"gradient of '{info.name}' is returned by {what}")
-            first, _ = next(iter(found.values()), (info, function))
+            first, other = next(iter(found.values()), (info, function))
             if replace(first, index=0) != replace(info, index=0):
-                raise error_at(
-                    function.op, f"gradient of '{info.name}' is {info.type} in {function}, {first.type} in another"
-                )
+                raise _differs(f"gradient of '{info.name}'", function, other)
             found[function.stage] = (info, function)
     owners: dict[str, list[int]] = {}
     for position, own in enumerate(arguments):

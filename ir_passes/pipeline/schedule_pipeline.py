@@ -12,7 +12,7 @@ from ...dialect.attributes import i64_attr, ints_attr
 from ...dialect.levels import require_level, set_level
 from ...errors import PassError
 from ..base import ModulePass
-from .calls import Calls, check_order, evaluation_calls, training_calls
+from .calls import check_order, evaluation_calls, training_calls
 from .messages import plan_messages
 from .rank_program import RankPlan, build_rank_function
 from .rank_signature import RankArguments, check_buffers, gradients_of, rank_arguments
@@ -122,17 +122,13 @@ class HpSchedulePipeline(ModulePass):
             for position in range(staged.ranks)
         ]
         shape = self._shape(staged, schedule, arguments)
-        calls: dict[str, Calls] = {
-            "train": training_calls(staged, schedule),
-            "evaluate": evaluation_calls(staged, schedule),
-        }
+        training = training_calls(staged, schedule)
+        check_order(staged, training, schedule.name)
         plans = []
-        for kind, of_kind in calls.items():
-            check_order(staged, of_kind, schedule.name)
-            traffic = plan_messages(staged, of_kind)
+        for kind, calls in (("train", training), ("evaluate", evaluation_calls(staged, schedule))):
+            traffic = plan_messages(staged, calls)
             plans += [
-                RankPlan(kind, position, arguments[position], own, traffic, shape)
-                for position, own in enumerate(of_kind)
+                RankPlan(kind, position, arguments[position], own, traffic, shape) for position, own in enumerate(calls)
             ]
         return plans
 
