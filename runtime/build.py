@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -106,19 +106,38 @@ class Executable:
         with self._guard():
             return self._functions[name](arguments)
 
-    def place(self, traceback: TracebackType | None) -> str:
-        """Return which op of which function raised an error, for a message; empty where that is not known."""
-        found = ""
+    @property
+    def functions(self) -> Mapping[str, Function]:
+        """The functions as they are run, by name: what `stack` has the ops of."""
+        return self._coalesced.functions
+
+    def stack(self, traceback: TracebackType | None) -> list[tuple[str, int]]:
+        """Return the functions entered when an error was raised, outermost first, and the op that each was at."""
+        stack = []
         while traceback is not None:
             if traceback.tb_frame.f_code.co_filename == self._file:
                 at = self._module.lines.get(traceback.tb_lineno)
                 if at is not None:
-                    op = self._coalesced.functions[at[0]].ops[at[1]]
-                    found = _described(
-                        self._program.functions[at[0]], position_before(self._program.functions[at[0]], op)
-                    )
+                    stack.append(at)
             traceback = traceback.tb_next
-        return found
+        return stack
+
+    def op_at(self, stack: Sequence[tuple[str, int]]) -> Op | None:
+        """Return the op at which the innermost function was."""
+        return self._coalesced.functions[stack[-1][0]].ops[stack[-1][1]] if stack else None
+
+    def place(self, stack: Sequence[tuple[str, int]]) -> str:
+        """Return where a stack ends, for a message: function, microbatch and op; empty where that is not known."""
+        op = self.op_at(stack)
+        if op is None:
+            return ""
+        microbatch = None
+        for name, number in stack:
+            call = self._coalesced.functions[name].ops[number]
+            microbatch = call.kwargs.get("microbatch") if call.target == "call" else microbatch
+        function = self._program.functions[stack[-1][0]]
+        which = f", microbatch {microbatch}" if microbatch is not None and self._program.microbatches > 1 else ""
+        return f"{function.name}{which}: {_described(function, position_before(function, op))}"
 
 
 def _described(function: Function, number: int) -> str:
@@ -134,10 +153,17 @@ def _described(function: Function, number: int) -> str:
     what = f"op {number} '{op.target}'"
     if start is not op and start.target in COLLECTIVES:
         what += f" of '{start.target}' over {', '.join(map(str, _axes(start)))}"
+    if start is not op and start.target == "hp.recv":
+        what += " of 'hp.recv'"
+    if start.target in ("hp.send", "hp.recv"):
+        way = "to" if start.target == "hp.send" else "from"
+        what += f" {way} position {start.kwargs['peer']} of '{start.kwargs['axis']}'"
+        if start.kwargs.get("label"):
+            what += f", '{start.kwargs['label']}'"
     if start.bucket:
         what += f", bucket '{start.bucket}' in the {start.phase}"
     where = " in ".join(filter(None, (op.location, op.module and f"'{op.module}'")))
-    return f"{function.name}: {what}" + (f" ({where})" if where else "")
+    return what + (f" ({where})" if where else "")
 
 
 def _axes(op: Op) -> tuple[object, ...]:

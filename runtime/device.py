@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
 from ..errors import RuntimeFault
 from ..mesh import Mesh
@@ -226,10 +226,12 @@ class RankMesh:
             self._make_groups(groups, channels)
 
     def _make_groups(self, groups: Iterable[GroupKey], channels: Iterable[str]) -> None:
-        mesh = self.mesh
-        self.device_mesh = init_device_mesh(self.device.type, mesh.axis_sizes, mesh_dim_names=mesh.axis_names)
-        for axis in mesh.axis_names:
-            self._process_groups[(axis,), None] = self.device_mesh.get_group(axis)
+        self._timeout = torch_compat.default_timeout(self.device)
+        for axis in self.mesh.axis_names:
+            made = self._make_group((axis,), None, axis, single=True)
+            assert made is not None
+            self._process_groups[(axis,), None] = made
+        self.device_mesh = self._make_device_mesh()
         for axes, positions in groups:
             if (axes, positions) not in self._process_groups:
                 made = self._make_group(axes, positions, ",".join(axes))
@@ -241,23 +243,38 @@ class RankMesh:
                 if made is not None:
                     self._channels[axis, direction] = made
 
+    def _make_device_mesh(self) -> DeviceMesh:
+        """Return the mesh as torch has it, of groups that are there: those it makes itself have torch's timeout."""
+        mesh = self.mesh
+        groups = [self._process_groups[(axis,), None] for axis in mesh.axis_names]
+        numbers = torch.arange(mesh.size, dtype=torch.int).view(mesh.axis_sizes)
+        if len(groups) == 1:
+            return DeviceMesh.from_group(groups[0], self.device.type, numbers, mesh_dim_names=mesh.axis_names)
+        return DeviceMesh.from_group(groups, self.device.type, numbers, mesh_dim_names=mesh.axis_names)
+
     def _make_group(
-        self, axes: tuple[str, ...], positions: tuple[int, ...] | None, description: str, *, alone: bool = False
+        self,
+        axes: tuple[str, ...],
+        positions: tuple[int, ...] | None,
+        description: str,
+        *,
+        alone: bool = False,
+        single: bool = False,
     ) -> dist.ProcessGroup | None:
         """Make the groups over `axes` of all ranks and return this rank's; None where it is in none or alone.
 
         Every rank takes part in making every group, in the same order: torch names groups by counting them. `alone`: do
-        not use the default group even where it has the same members.
+        not use the default group even where it has the same members. `single`: make one where it is alone, too.
         """
         own: dist.ProcessGroup | None = None
         for members in self.mesh.groups(axes):
             if positions is not None:
                 members = tuple(members[position] for position in positions)
-            if len(members) == 1:
+            if len(members) == 1 and not single:
                 continue
             if len(members) == self.mesh.size and not alone:
                 return dist.group.WORLD
-            made = dist.new_group(list(members), group_desc=f"hpir {description}")
+            made = dist.new_group(list(members), timeout=self._timeout, group_desc=f"hpir {description}")
             if self.rank in members:
                 own = made
         return own
@@ -310,6 +327,21 @@ class RankMesh:
         if found is None:
             raise RuntimeFault(f"no process group was made for messages along mesh axis '{axis}'")
         return found
+
+    def host_group(self) -> dist.ProcessGroup | None:
+        """Return a process group of all ranks for tensors in host memory, made now; None where there can be none.
+
+        All ranks call this together.
+        """
+        if not self.distributed:
+            return None
+        if self.backend == "gloo":
+            world: dist.ProcessGroup | None = dist.group.WORLD
+            return world
+        if not dist.is_gloo_available():
+            return None
+        made: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=self._timeout, group_desc="hpir hosts")
+        return made
 
     def number_in(self, group: dist.ProcessGroup, rank: int) -> int:
         """Return the number that a process group has for a rank."""

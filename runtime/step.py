@@ -12,28 +12,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..errors import RuntimeFault, nearest
+from ..errors import RuntimeFault
 from . import torch_compat
-from .acknowledgements import Acknowledgements, acknowledgements
+from .acknowledgements import acknowledgements
+from .agreement import Agreement, Fault, can_go_on, keep_company
 from .build import OPERATOR_ERRORS, Executable
 from .collectives import RankOps
 from .device import RankMesh, init_process_group, numbered, rank_device, required_channels, required_groups
-from .entries import entries_of, inputs_of, peers_of, unused_inputs
+from .entry import Entry
 from .gathered_bytes import GatheredBytes, watched
 from .gradients import clip_gradients, least_norm_dtype
-from .host_copies import to_device
 from .initialize import InitFunction
-from .operators import describe, torch_dtype
+from .operators import describe
 from .output_exchange import OutputExchange
 from .profile import Recorder
 from .program import Function, Program, Result
 from .random import RandomContext
-from .sizes import SizeReader
 from .state import ModelState
-from .static_inputs import describe_leaf, refuse_gradients, refuse_kind, take_static
-from .trees import build_outputs, flatten_batch
-
-_HOST = torch.device("cpu")
+from .trees import build_outputs
 
 STEPS = "hpir.steps"
 """Name of the number of training steps run in a step's state: random streams go on from it."""
@@ -97,6 +93,7 @@ class Step:
         self._data_coordinate = program.mesh.position(rank, program.data_axes)
         self._least_norm = least_norm_dtype(program)
         self._outputs = OutputExchange(program, self._ranks)
+        self._agreement = Agreement(program, self._ranks)
         self._train = self._entry(train, "train")
         self._evaluate = self._entry(evaluate, "evaluate")
 
@@ -109,10 +106,10 @@ class Step:
     def steps(self, steps: int) -> None:
         self._steps.fill_(steps)
 
-    def _entry(self, function: Function, kind: str) -> _Entry:
+    def _entry(self, function: Function, kind: str) -> Entry:
         position = self._ranks.coordinate.get(self.program.pipeline_axis or "", 0)
         owned = self._executable.aliases[function.name].owned
-        return _Entry(self.program, function, self._state, owned, acknowledgements(self.program, kind, position))
+        return Entry(self.program, function, self._state, owned, acknowledgements(self.program, kind, position))
 
     def __call__(self, **batch: Any) -> Tensor:
         """Run forward and backward on one batch; gradients are added to ``.grad`` of the parameters.
@@ -261,118 +258,73 @@ class Step:
             yield
 
     def _run(
-        self, entry: _Entry, batch: Mapping[str, Any], recorder: Recorder | None = None
+        self, entry: Entry, batch: Mapping[str, Any], recorder: Recorder | None = None
     ) -> Sequence[tuple[Result, Tensor, bool]]:
-        rank = self._ranks.rank
-        arguments = entry.read(entry.inputs(batch, self._ranks.device, rank))
+        values: Sequence[Tensor] = ()
+        fault: Fault | None = None
+        arguments: list[Any] = []
+        try:
+            arguments = entry.read(entry.inputs(batch, self._ranks.device, self._ranks.rank))
+        except RuntimeFault as error:
+            if not self._agreement.active:
+                raise
+            fault = Fault(str(error), [])
         self._ops.random = RandomContext(
             self.program.seed, self.steps, 0, self._data_coordinate, self.program.microbatches
         )
         self._ops.messages.begin(entry.acknowledgements)
-        place = fault = ""
-        values: Sequence[Tensor] | None = None
         if recorder is not None:
             recorder.start()
-        try:
-            values = self._executable.run(entry.function.name, arguments)
-            self._ops.drain()
-        except RuntimeFault as error:
-            place, fault = self._executable.place(error.__traceback__), str(error)
-        except OPERATOR_ERRORS as error:
-            place, fault = self._executable.place(error.__traceback__), str(error) or type(error).__name__
-            # The frames hold the values of the step; the message does not need them.
-            traceback.clear_frames(error.__traceback__)
-        finally:
-            if fault:
-                self._ops.abandon()
-            elif values is None:
-                # Interrupted by the user: no waiting.
-                self._ops.forget()
-        if values is None or fault:
-            raise RuntimeFault(f"rank {rank}: {place or entry.function.name}: {fault}")
+        if fault is None:
+            values, fault = self._execute(entry.function.name, arguments)
+        if fault is not None:
+            self._give_up(entry.function.name, fault)
+        if self._agreement.active:
+            self._agreement.settle(fault)
         if recorder is not None:
             recorder.stop()
         return list(zip(entry.function.results, values, entry.owned, strict=True))
 
+    def _execute(self, name: str, arguments: list[Any]) -> tuple[Sequence[Tensor], Fault | None]:
+        """Run an entry; what is still on its way when it fails is left so."""
+        values: Sequence[Tensor] | None = None
+        fault: Fault | None = None
+        try:
+            values = self._executable.run(name, arguments)
+            self._ops.drain()
+        except RuntimeFault as error:
+            fault = self._fault(name, error)
+        except OPERATOR_ERRORS as error:
+            fault = self._fault(name, error)
+            # The frames hold the values of the step; the message does not need them.
+            traceback.clear_frames(error.__traceback__)
+        finally:
+            if values is None and fault is None:
+                # Interrupted by the user: no waiting.
+                self._ops.forget()
+        return values or (), fault
 
-class _Entry:
-    """A function that a rank enters, with what reads its arguments."""
+    def _fault(self, name: str, error: Exception) -> Fault:
+        stack = self._executable.stack(error.__traceback__)
+        place = self._executable.place(stack) or name
+        text = f"rank {self._ranks.rank}: {place}: {str(error) or type(error).__name__}"
+        return Fault(text, stack if can_go_on(self._executable.functions, stack) else None)
 
-    def __init__(
-        self,
-        program: Program,
-        function: Function,
-        state: ModelState,
-        owned: Sequence[bool],
-        acknowledgements: Acknowledgements,
-    ):
-        self.function = function
-        self.acknowledgements = acknowledgements
-        self._static = program.static_inputs
-        self.read = state.reader(function)
-        self.owned = owned
-        self._sizes = SizeReader(program, function)
-        taken = inputs_of(peers_of(program, function))
-        self._needed = frozenset(argument.name for argument in function.arguments)
-        measured = {name for argument in taken.values() for name in argument.dim_names}
-        self._expected = {
-            name: (argument.type.shape, torch_dtype(argument.type.dtype), argument)
-            for name, argument in taken.items()
-            if argument.role == "input" or name not in measured
-        }
-        every = inputs_of([*entries_of(program, "train"), *entries_of(program, "evaluate")])
-        self._ignored = frozenset(every).union(unused_inputs(program)) - self._expected.keys()
+    def _give_up(self, name: str, fault: Fault) -> None:
+        """Clean up after a failure.
 
-    def inputs(self, batch: Mapping[str, Any], device: torch.device, rank: int) -> dict[str, Any]:
-        """Return the leaves of a batch by name, checked: contiguous tensors on the device, and integers for sizes.
-
-        What only other pipeline stages take is checked too, so that all ranks find what is wrong, and left where it is.
+        Raises:
+            RuntimeFault: the fault's, at once where the other ranks cannot be told of it.
         """
-        leaves = take_static(self._static, flatten_batch(batch), f"rank {rank}: ")
-        for name, leaf in leaves.items():
-            expected = self._expected.get(name)
-            if expected is None and name in self._ignored:
-                continue
-            if expected is None:
-                hint = nearest(name, self._expected)
-                raise RuntimeFault(f"rank {rank}: unexpected input '{name}': the step was compiled without it{hint}")
-            shape, dtype, argument = expected
-            if argument.role == "size" and isinstance(leaf, int):
-                continue
-            refuse_kind(name, leaf, f"rank {rank}: ")
-            if not isinstance(leaf, Tensor) or leaf.dtype != dtype or not _fits(tuple(leaf.shape), shape):
-                raise RuntimeFault(
-                    f"rank {rank}: input '{name}': the step was compiled for {argument.type}, got: "
-                    f"{describe_leaf(leaf)}"
-                )
-            if leaf.device not in (device, _HOST):
-                raise RuntimeFault(
-                    f"rank {rank}: input '{name}' is on device '{leaf.device}', the step runs on '{device}'"
-                )
-            refuse_gradients(name, leaf, f"rank {rank}: ")
-            if name not in self._needed:
-                continue
-            if leaf.device != device:
-                leaves[name] = to_device(leaf, device)
-            elif not leaf.is_contiguous() or leaf.is_conj() or leaf.is_neg():
-                # As it was traced: operators are recorded for dense inputs.
-                leaves[name] = leaf.resolve_conj().resolve_neg().contiguous()
-        for name, (_, _, argument) in self._expected.items():
-            if name not in leaves:
-                raise RuntimeFault(f"rank {rank}: missing input '{name}' of type {argument.type}")
-        if self._sizes.names:
-            try:
-                leaves.update(self._sizes.read(leaves))
-            except RuntimeFault as fault:
-                raise RuntimeFault(f"rank {rank}: {fault}") from None
-        return leaves
-
-
-def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
-    return shape == expected or (
-        len(shape) == len(expected)
-        and all(want is None or size == want for size, want in zip(shape, expected, strict=True))
-    )
+        told = self._agreement.active and fault.stack is not None
+        try:
+            if told and fault.stack is not None:
+                keep_company(self._executable.functions, name, fault.stack, self._ops)
+        except (RuntimeError, RuntimeFault):
+            told = False
+        self._ops.abandon()
+        if not told:
+            raise RuntimeFault(fault.text)
 
 
 def _loss(results: Iterable[tuple[Result, Tensor, bool]]) -> Tensor:

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Any, cast
 
 import torch
@@ -78,6 +79,13 @@ def gather_rows(row: Tensor) -> Tensor:
     rows = row.new_empty((dist.get_world_size() * row.numel(),))
     gather(rows, row.contiguous().view(-1))
     return rows.view(-1, *row.shape)
+
+
+def default_timeout(device: torch.device) -> timedelta | None:
+    """Return the timeout of the default process group; torch gives new ones a fixed one, of 10 or 30 minutes."""
+    options = getattr(cast(Any, dist.group.WORLD)._get_backend(device), "options", None)
+    timeout = getattr(options, "_timeout", None)
+    return timeout if isinstance(timeout, timedelta) else None
 
 
 def strided_shard(dim: int, split_factor: int) -> Placement:

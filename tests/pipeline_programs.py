@@ -60,6 +60,7 @@ class Layout:
         rows: of a microbatch; None where they are a dynamic size.
         tied: the first and the last layer share their weight.
         split: parameters are split over "dp".
+        picky: a stage whose forward looks up a row of its weight, an input, which may not exist.
     """
 
     mesh: Mesh
@@ -67,6 +68,7 @@ class Layout:
     rows: int | None = 2
     tied: bool = False
     split: bool = False
+    picky: int | None = None
     dtype: str = "float32"
 
     @property
@@ -105,6 +107,11 @@ class Layout:
             f.types[ref.index] = type_
         return ref
 
+    def pick(self, f: FunctionBuilder, *, parts: int = 1) -> Ref:
+        """Add the input that a picky stage looks up."""
+        rows = parts * self.mesh.count(self.data_axes)
+        return f.argument("pick", (rows,), "int64", batch_dim=0, sharding=(self.data_axes,))
+
     def gathered(self, f: FunctionBuilder, weight: Ref) -> Ref:
         return f.wait(f.all_gather(weight, axes=("dp",), dims=(0,))) if self.split else weight
 
@@ -124,6 +131,9 @@ def _forward(layout: Layout, stage: int, *, outputs: bool = False) -> Function:
     h = layout.given(f, "x") if stage == 0 else layout.given(f, f"f{stage - 1}.0", role="incoming")
     last = stage == layout.stages - 1
     y = layout.given(f, "y") if last else None
+    if stage == layout.picky:
+        pick = layout.pick(f)
+        f.aten("index_select.default", weight, 0, pick, type_=TensorType((1, WIDTH), layout.dtype))
     turned = f.aten("t.default", layout.gathered(f, weight), type_=TensorType((WIDTH, WIDTH), layout.dtype))
     out = f.aten("tanh.default", f.aten("mm.default", h, turned, type_=layout.value))
     f.result(out, "output" if outputs else "saved" if last else "outgoing", "out" if outputs else f"f{stage}.0")
@@ -184,6 +194,7 @@ class _RankBuilder:
         count = layout.microbatches
         self.x = layout.given(f, "x", parts=count) if position == 0 else None
         self.y = layout.given(f, "y", parts=count) if self.last else None
+        self.pick = layout.pick(f, parts=count) if position == layout.picky else None
         if layout.rows is None:
             f.argument("rows", (), "int64", role="size")
         self.posted: dict[tuple[str, int], Ref] = {}
@@ -211,6 +222,10 @@ class _RankBuilder:
     def forward(self, number: int, callee: str) -> list[Ref]:
         first = self.part(self.x, number) if self.position == 0 else self.f.wait(self.posted[("F", number)])
         labels = [self.part(self.y, number)] if self.last else []
+        if self.pick is not None:
+            type_ = TensorType((1,), "int64")
+            count = self.layout.microbatches
+            labels += self.f.emit("hp.microbatch", self.pick, types=[type_], index=number, count=count, dim=0)
         results = self.f.call(self.stages[callee], self.weight, first, *labels, microbatch=number)
         if not self.last:
             self.send(results[0], "f", number)
