@@ -61,6 +61,12 @@ def _overlap() -> list[Row]:
     return overlap_pass.rows()
 
 
+def _pipeline() -> list[Row]:
+    import pipeline_passes
+
+    return pipeline_passes.rows()
+
+
 @dataclass(frozen=True)
 class Part:
     """One table of the page: its title, what measures it, and what a reader must know of it."""
@@ -114,6 +120,15 @@ PARTS = {
         """\
 - The pass in a running process, no remarks, on modules as for the passes above; the ops are those behind `hp-fsdp`.
   Times are processor time, so that other work on the machine counts little; the ratio is of the least of each.
+""",
+    ),
+    "pipeline": Part(
+        "Pipelines",
+        _pipeline,
+        """\
+- Modules that `benchmarks/large_modules.py` writes, a block to a layer, cut into stages of 1f1b, in a running process,
+  no remarks; MLIR's verifier runs behind each pass. Times are processor time, so that other work on the machine counts
+  little; ratios are of the least of each.
 """,
     ),
     "large": Part(

@@ -10,6 +10,7 @@ import large_export
 import large_modules
 import overlap_pass
 import passes_and_tools
+import pipeline_passes
 import pytest
 import run
 import step_pairs
@@ -155,6 +156,21 @@ def test_overlap_of_two_sizes() -> None:
     assert large.met and growth.target == "at most 12" and float(growth.measured) > 0
 
 
+def test_pipelines_of_three_sizes() -> None:
+    size = pipeline_passes.Size(layers=2, stages=2, microbatches=2)
+    measured = pipeline_passes.rows(size=size, rounds=1)
+    assert [row.subject for row in measured] == [
+        *(f"`{name}`" for name in ("hp-assign-stages", "hp-split-stages")),
+        "`hp-verify-level` of the stages",
+        "`hp-schedule-pipeline`",
+        "`hp-verify-level` of the program",
+        "all of these: 2 layers, 2 stages, 2 microbatches",
+        "the same with twice the layers, over this",
+        "the same with twice the microbatches, over this",
+    ]
+    assert measured[5].met
+
+
 def test_fsdp_against_fsdp2() -> None:
     comparison = step_pairs.compare_ranks(TINY, 1, (training_steps.flat, training_steps.fsdp2))
     assert comparison.times.first.median > 0 and comparison.times.second.median > 0
@@ -213,6 +229,9 @@ def test_the_page_has_every_row() -> None:
         "inductor's bucketing over `hp-bucket-collectives`, about 10,000 ops",
         "`hp-overlap-collectives` on 65,562 ops, 9,998 of them collectives",
         "time of 100,000 ops over that of 10,000",
+        "all of these: 80 layers, 8 stages, 32 microbatches",
+        "the same with twice the layers, over this",
+        "the same with twice the microbatches, over this",
         "`hpir.export` of a Llama, 80 layers, 70.6B parameters: peak memory",
         "`hpir.export`, seconds per layer at 2, 8, 32, 80 layers",
         *(f"{stage} at 80 layers" for stage in (large_export.EXPORT, *large_export.ROAD)),
