@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 
 import torch
 from dropout_lm import DropoutLM
@@ -182,7 +183,29 @@ class Counting(nn.Module):
         return y
 
 
-def _deep(name: str, build: functools.partial[nn.Module] | type[nn.Module]) -> Case:
+class Derived(nn.Module):
+    """Parameters of the root in pieces, and through a function, on several stages; two with one gradient."""
+
+    def __init__(self, dim: int = 6):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(dim, dim) for _ in range(LAYERS))
+        self.mixer = nn.Parameter(torch.randn(dim, dim))
+        self.pieces = nn.Parameter(torch.randn(3 * dim, dim))
+        self.first_shift, self.second_shift = nn.Parameter(torch.randn(dim)), nn.Parameter(torch.randn(dim))
+        self.head = nn.Linear(dim, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixer = nn.functional.softplus(self.mixer)
+        pieces = self.pieces.chunk(3)
+        for number, layer in enumerate(self.layers):
+            x = torch.tanh(layer(x) @ (mixer if number % 2 else pieces[number // 3]))
+            x = x + self.first_shift if number == 3 else x
+            x = x + self.second_shift if number == 3 else x
+        y: Tensor = self.head(x @ self.mixer)
+        return y
+
+
+def _deep(name: str, build: Callable[[], nn.Module]) -> Case:
     case = BY_NAME[name]
     units = tuple(unit for unit in case.units if unit.endswith("*") and unit != "l*") or ("layers.*",)
     if name in ("uneven", "ignored"):
@@ -210,6 +233,13 @@ DEEP: tuple[Case, ...] = (
     Case(
         "counting",
         Counting,
+        lambda rows: {"x": torch.randn(rows, 6), "y": torch.randn(rows, 1)},
+        train_regression,
+        units=("layers.*",),
+    ),
+    Case(
+        "derived",
+        Derived,
         lambda rows: {"x": torch.randn(rows, 6), "y": torch.randn(rows, 1)},
         train_regression,
         units=("layers.*",),

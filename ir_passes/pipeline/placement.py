@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -338,22 +337,24 @@ class _Gradients:
             node = graph.nodes[number]
             if node.kind is not Kind.FIXED or not node.backward:
                 continue
-            uses = Counter(returned.get(number, ()))
-            for user in node.users:
-                if graph.nodes[user].kind is not Kind.LIST:
-                    uses[self.of.get(user) if self.is_link(user) else None] += 1
-            if len(uses) == 1 and None not in uses:
-                (self.of[number],) = (parameter for parameter in uses if parameter is not None)
+            uses = returned.get(number, [])
+            uses = [*uses, *(self.of.get(user) if self.is_link(user) else None for user in node.users)]
+            # A sum can be taken apart into what each stage has of it only where nobody else needs it whole.
+            if len(uses) == 1 and uses[0] is not None:
+                self.of[number] = uses[0]
 
     def is_link(self, number: int) -> bool:
-        """Return whether an op passes gradients on, or adds two."""
-        return self._graph.is_chain(number) or self._is_sum(number)
+        """Return whether an op gives the sum of gradients for the sum of what it is given: it passes on, or adds two.
+
+        hp-split-stages takes such ops apart.
+        """
+        return self._graph.passes_on(number) or self._is_sum(number)
 
     def _is_sum(self, number: int) -> bool:
         op = self._graph.nodes[number].op
-        if op.name != "torch.aten.add.Tensor":
+        if op.name != "torch.aten.add.Tensor" or not _is_one(op.operands[2]):
             return False
-        return len(self._graph.nodes[number].sources) == 2 and _is_one(op.operands[2])
+        return bool(op.operands[0].type == op.operands[1].type == op.results[0].type)
 
 
 def _is_one(value: ir.Value) -> bool:

@@ -19,10 +19,11 @@ from ...dialect.signature import Signature, body_of
 from ...dialect.types import tensor_type
 from ..effects import Effect, effect_of
 from ..phases import BACKWARD, FORWARD, control_flow_error
-from ..views import holds_tensors, is_link, operator_name
+from ..views import UNPACKING, holds_tensors, is_link, operator_name
 
 _LISTS = frozenset({"torch.prim.ListConstruct", "torch.prim.TupleConstruct"})
-_SHAPING = frozenset({"aten.constant_pad_nd", "aten.cat", "hp.shard_slice", "hp.pack", "hp.unpack"})
+_PAD = "aten.constant_pad_nd"
+_SHAPING = frozenset({_PAD, "aten.cat", "hp.shard_slice", "hp.pack", "hp.unpack"})
 _OF_SEVERAL = COMMUNICATION | {"hp.pack", "hp.unpack"}
 
 
@@ -175,10 +176,16 @@ class StepGraph:
     def _is_chain(self, op: ir.Operation, name: str) -> bool:
         return name in COMMUNICATION or operator_name(op) in _SHAPING or is_link(op)
 
-    def is_chain(self, number: int) -> bool:
-        """Return whether an op is a view, cast, padding or communication: what gradients go through to be reduced."""
+    def passes_on(self, number: int) -> bool:
+        """Return whether an op is a view, cast, padding or communication of one tensor, which gives one.
+
+        That is what gradients go through to be reduced.
+        """
         op = self.nodes[number].op
-        return self._is_chain(op, op.name)
+        if op.name in COMMUNICATION:
+            return len(op.operands) == len(op.results) == 1
+        name = operator_name(op)
+        return name == _PAD or (is_link(op) and name not in UNPACKING)
 
     def check_crossings(self, stages: Sequence[int | None], copies: Mapping[int, Sequence[int]]) -> None:
         """Refuse a placement by which something else than a tensor would go from one stage to another.
