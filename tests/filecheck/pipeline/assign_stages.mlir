@@ -155,3 +155,42 @@ module attributes {hp.level = "spmd"} {
     return %13 : !s
   }
 }
+
+// -----
+
+!s = !torch.vtensor<[],f32>
+!h = !torch.vtensor<[2,4],f32>
+!t = !torch.vtensor<[4,4],f32>
+
+// A gradient that is joined of pieces, or of which a sum is used twice, is not taken apart: one owner has all of it.
+module {
+  "hp.mesh"() {axis_names = ["pp"], axis_sizes = array<i64: 2>, sym_name = "mesh"} : () -> ()
+  // CHECK-LABEL: func.func @joined
+  // CHECK-SAME:    hp.fqn = ["w"], hp.role = "param", hp.stages = array<i64: 0, 1>
+  // expected-remark@+1 {{parameter 'w' is held by stages 0, 1, which sum its gradient}}
+  func.func @joined(%w: !t {hp.fqn = ["w"], hp.role = "param", hp.trainable}, %x: !t {hp.name = "x", hp.role = "input"})
+      -> (!s {hp.role = "loss"}, !t {hp.fqn = ["w"], hp.role = "grad"}) {
+    %none = torch.constant.none
+    %int0 = torch.constant.int 0
+    %int1 = torch.constant.int 1
+    %int2 = torch.constant.int 2
+    %int4 = torch.constant.int 4
+    %0 = torch.aten.mm %x, %w {hp.module = "up", hp.phase = "forward"} : !t, !t -> !t
+    %1 = torch.aten.mm %0, %w {hp.module = "down", hp.phase = "forward"} : !t, !t -> !t
+    // expected-remark@+1 {{the latest of its operands'}}
+    %loss = torch.aten.sum %1, %none {hp.phase = "forward"} : !t, !torch.none -> !s
+    // CHECK: torch.aten.mm {{.*}}hp.phase = "backward", hp.stage = 1
+    %d1 = torch.aten.mm %1, %0 {hp.module = "down", hp.phase = "backward"} : !t, !t -> !t
+    // CHECK: torch.aten.mm {{.*}}hp.stage = 0
+    %d0 = torch.aten.mm %d1, %x {hp.module = "up", hp.phase = "backward"} : !t, !t -> !t
+    // CHECK: torch.aten.add.Tensor {{.*}}hp.stage = 0
+    %d = torch.aten.add.Tensor %d1, %d0, %int1 {hp.phase = "backward"} : !t, !t, !torch.int -> !t
+    // CHECK: torch.aten.slice.Tensor {{.*}}hp.stage = 0
+    %2 = torch.aten.slice.Tensor %d, %int0, %int0, %int2, %int1 {hp.phase = "backward"} : !t, !torch.int, !torch.int, !torch.int, !torch.int -> !h
+    %3 = torch.aten.slice.Tensor %d, %int0, %int2, %int4, %int1 {hp.phase = "backward"} : !t, !torch.int, !torch.int, !torch.int, !torch.int -> !h
+    %4 = torch.prim.ListConstruct %3, %2 : (!h, !h) -> !torch.list<vtensor>
+    // CHECK: torch.aten.cat {{.*}}hp.stage = 0
+    %5 = torch.aten.cat %4, %int0 {hp.phase = "backward"} : !torch.list<vtensor>, !torch.int -> !t
+    return %loss, %5 : !s, !t
+  }
+}
