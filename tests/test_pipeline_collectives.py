@@ -17,12 +17,13 @@ from hpir.runtime.program import COLLECTIVES, Program
 from hpir.runtime.simulate import SimulationResult, simulate_evaluate
 from hpir.runtime.trees import flatten_batch
 
-ROWS = 12
+ROWS = 24
 HOIST, SINK = "hp-hoist-gathers", "hp-sink-reductions"
 SETTINGS = {
     "fsdp": ("pp:2,dp:2", "axes=dp", ()),
     "buckets": ("pp:2,dp:2", "axes=dp", ("hp-bucket-collectives", "hp-expand-buckets")),
     "hsdp": ("rp:2,pp:2,dp:3", "axes=dp replicate-axes=rp", ("hp-bucket-collectives", "hp-overlap-collectives")),
+    "two_axes": ("rp:2,pp:2,dp:2", "axes=rp,dp", ()),
     "kept": ("pp:2,dp:2", "axes=dp reshard-after-forward=false", ()),
     "low": ("pp:2,dp:2", "axes=dp param-dtype=bfloat16 reduce-dtype=float32", ("hp-bucket-collectives",)),
     "whole": ("pp:2,dp:2", "replicate-axes=dp", ("hp-bucket-collectives", "hp-expand-buckets")),
@@ -76,7 +77,7 @@ def distance(found: SimulationResult, expected: SimulationResult) -> float:
     return max(float((one - other).abs().max() / other.abs().max().clamp_min(1e-30)) for one, other in pairs)
 
 
-EXACT = [setting for setting in SETTINGS if setting != "low"]
+EXACT = ["fsdp", "buckets", "hsdp", "kept", "whole"]
 CASES_AND_SETTINGS = list(zip([case.name for case in CASES], itertools.cycle(EXACT), strict=False))
 
 
@@ -88,9 +89,12 @@ def test_results_stay(name: str, setting: str) -> None:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_hoisting_is_bitwise(setting: str) -> None:
+def test_uneven_shards(setting: str) -> None:
+    """Padding goes with the collectives; over two axes some of it stands between rows. Hoisting changes no bit."""
     expected = run("uneven", program_for("uneven", setting), setting)
     assert distance(run("uneven", program_for("uneven", setting, HOIST), setting), expected) == 0
+    tolerance = 1e-5 if setting == "low" else 1e-12
+    assert distance(run("uneven", program_for("uneven", setting, SINK), setting), expected) < tolerance
 
 
 @pytest.mark.parametrize(
@@ -133,7 +137,7 @@ def launches(program: Program, position: int, calls: bool) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("setting", ["buckets", "hsdp", "kept", "whole"])
+@pytest.mark.parametrize("setting", ["buckets", "hsdp", "two_axes", "kept", "whole"])
 def test_one_launch_per_bucket_and_step(setting: str) -> None:
     """What 2 microbatches gather and reduce each, the step does once; forward and backward share gathers."""
     plain, changed = program_for("uneven", setting), program_for("uneven", setting, HOIST, SINK)

@@ -21,8 +21,8 @@ from .findings import Findings
 from .microbatch_values import Known, Packed, Total, UnequalError, Zero, add
 from .rank_functions import Pipeline
 
-_KEEPS = VIEWS | CASTS | {"aten.constant_pad_nd", "hp.shard_slice"}
-"""Operators whose result is their first operand in another shape or dtype."""
+_KEEPS = VIEWS | CASTS | {"aten.cat", "aten.constant_pad_nd", "hp.shard_slice"}
+"""Operators whose result is their first operand in another shape or dtype; `aten.cat` puts pieces of it together."""
 
 _ZEROS = frozenset({"aten.new_zeros", "aten.zeros", "aten.zeros_like"})
 _FILLED = {"aten.full": 1, "aten.full_like": 1, "aten.new_full": 2}
@@ -72,6 +72,8 @@ class Totals:
         operator = operator_name(op)
         if operator in _KEEPS:
             return [given[0] if given else None] * len(op.results)
+        if operator == "prim.ListConstruct":  # of pieces of one value, or of anything
+            return [given[0] if given and all(value == given[0] for value in given) else None]
         if operator in _ZEROS or (operator in _FILLED and _constant(op.operands[_FILLED[operator]]) == 0):
             return [Zero()]
         if operator == "aten.add.Tensor" and _constant(op.operands[2]) == 1:
