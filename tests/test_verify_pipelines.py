@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from torch_mlir import ir
 
 import hpir
 from hpir.dialect.diagnostics import IRError
+from hpir.dialect.parsing import parse_module
 from hpir.dialect.signature import body_of, function_name, step_functions
 from hpir.ir_passes.verification.live_bytes import live_bytes
 
@@ -120,3 +122,74 @@ def test_microbatches_that_a_schedule_holds(schedule: str, promised: tuple[int, 
     memories = [memory for memory in live_bytes(module.operation) if memory.kind == "train"]
     assert tuple(memory.microbatches for memory in memories) == promised
     assert all(memory.peak_bytes == max(memory.alive) == memory.alive[memory.peak_op] for memory in memories)
+
+
+def weighted() -> ir.Module:
+    """Return a pipeline whose loss is divided by a weight."""
+    module = staged("ignored_tokens", "1f1b", data=False)
+    hpir.run_passes(module, scheduled("1f1b", 2))
+    return module
+
+
+def messages(module: ir.Module) -> list[str]:
+    with pytest.raises(IRError) as caught:
+        hpir.run_passes(module, VERIFIED)
+    return [diagnostic.message for diagnostic in caught.value.diagnostics]
+
+
+def test_a_weight_of_one_microbatch() -> None:
+    module = weighted()
+    ops = operations(module, "rank1")
+    (broadcast,) = [op for op in ops if op.name == "hp.broadcast"]
+    (forward, _) = [op for op in ops if op.name == "func.call" and "stage1_forward" in str(op)]
+    weight = list(broadcast.operands[1].owner.operation.results)
+    assert len(weight) == 2  # the sums of loss and weight
+    broadcast.operands[1] = next(result for result in forward.results if result.type == broadcast.operands[1].type)
+    found = messages(module)
+    assert found[0] == "'torch.aten.div.Tensor' op divides the loss by the weight of some microbatches only"
+
+
+def test_some_are_divided_by_the_weight_and_some_are_not() -> None:
+    module = weighted()
+    end = operations(module, "rank0")[-1]
+    for place in range(2, len(end.operands)):
+        divided = end.operands[place].owner.operation
+        end.operands[place] = divided.operands[0]
+    found = messages(module)
+    assert len(found) == len(end.operands) - 2
+    assert all(text.endswith("is not divided, expected it divided by the weight") for text in found)
+
+
+def test_a_step_may_leave_its_sums_undivided() -> None:
+    """As for a loss that is scaled: if the loss is not divided, no gradient is."""
+    module = weighted()
+    for name in ("rank0", "rank1"):
+        end = operations(module, name)[-1]
+        for place in range(len(end.operands)):
+            divided = end.operands[place].owner.operation
+            if "div" in divided.name:
+                end.operands[place] = divided.operands[0]
+    hpir.run_passes(module, VERIFIED)
+
+
+def test_the_weight_is_neither_left_out_nor_divided() -> None:
+    text = str(weighted())
+    begin = text.index("func.func @rank0(")
+    head, tail = text[:begin], text[begin:]
+    returned = re.search(r"return (%\d+), (%\d+#1), ", tail)
+    assert returned
+    without = tail.replace('!torch.vtensor<[],si64> {hp.role = "weight"}, ', "", 1)
+    without = without.replace(returned[0], f"return {returned[1]}, ", 1)
+    line = without.index(f"return {returned[1]}, ")
+    without = without[:line] + without[line:].replace("!torch.vtensor<[],si64>, ", "", 1)
+    assert messages(parse_module(head + without)) == [
+        "'func.func' op @rank0 returns no weight, which the loss is divided by"
+    ]
+    divide = (
+        f"%by = torch.constant.int 2\n    %part = torch.aten.div.Scalar {returned[2]}, %by : "
+        "!torch.vtensor<[],si64>, !torch.int -> !torch.vtensor<[],si64>\n    "
+    )
+    divided = tail.replace(returned[0], f"{divide}return {returned[1]}, %part, ", 1)
+    assert messages(parse_module(head + divided)) == [
+        "'torch.aten.div.Scalar' op result 1 of @rank0 ('weight'): the weight is divided"
+    ]

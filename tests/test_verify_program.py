@@ -610,3 +610,52 @@ def test_functions_of_ranks() -> None:
         ),
     ):
         assert refused(PROGRAM.replace(old, new, 1))[0][0].message == message
+
+
+def test_more_ranks_than_positions() -> None:
+    begin, end = function("evaluate1")
+    third = (
+        PROGRAM[begin : end + 5].replace("@evaluate1", "@evaluate2").replace("hp.coordinate = 1", "hp.coordinate = 2")
+    )
+    assert refused(f"{PROGRAM[: end + 5]}  {third}{PROGRAM[end + 5 :]}")[0][0].message == (
+        "'func.func' op @evaluate2: axis 'pp' has 2 positions, got a function of 2"
+    )
+
+
+def test_a_call_of_no_stage_function() -> None:
+    call = "    %q = func.call @evaluate1(%down, %tied, %y) : (!w, !w, !batch) -> !s\n"
+    text = changed(("evaluate1", line_of("evaluate1", "%y1 ="), call + line_of("evaluate1", "%y1 =")))
+    check(refused(text), ("'func.call' op calls @evaluate1, which is no stage function", "%q ="))
+
+
+def test_a_new_buffer_that_is_not_returned() -> None:
+    text = changed(
+        ("rank0", "%um, %tm, %mean2 : !s, !w, !w, !w", "%um, %tm : !s, !w, !w"),
+        ("rank0", ', !w {hp.role = "buffer", hp.fqn = ["mean"]})\n      attributes', ")\n      attributes"),
+    )
+    check(refused(text), ("'func.func' op @rank0 returns no new value of buffer 'mean'", "func.func @rank0"))
+
+
+def test_a_gradient_that_is_returned_twice() -> None:
+    gradient = '!w {hp.role = "grad", hp.fqn = ["up"]}'
+    text = changed(
+        ("rank0", "%um, %tm, %mean2 : !s, !w, !w, !w", "%um, %um, %tm, %mean2 : !s, !w, !w, !w, !w"),
+        ("rank0", gradient, f"{gradient}, {gradient}"),
+    )
+    check(
+        refused(text),
+        ("'func.func' op result 2 of @rank0 ('up'): parameter 'up' has another gradient", "func.func @rank0"),
+    )
+
+
+def test_a_sum_of_divided_and_undivided_parts() -> None:
+    accumulate = line_of("rank0", "%u, %t =")
+    divide = "    %v0 = torch.aten.div.Scalar %u0, %int2 : !w, !torch.int -> !w\n"
+    text = changed(("rank0", accumulate, divide + accumulate.replace("(%u0,", "(%v0,")))
+    check(
+        refused(text)[:1],
+        (
+            "'hp.accumulate' op adds parts of gradient of 'up' of which some were divided and some were not",
+            "%u, %t =",
+        ),
+    )
