@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..errors import HpirError, RuntimeFault
+from .entries import all_state, entries_of, inputs_of
 from .profile import Recorder, make_profile_folder
 from .program import Argument, Program
 from .static_inputs import take_static
@@ -153,18 +154,20 @@ def _train(
 
     program = Program.load(path, allow=allow)
     loaded = torch.load(data, weights_only=True)
-    entry = program.entry(rank)
-    model = module_of(entry.arguments, loaded["state"])
+    # Of the whole model, as a user has it: a rank of a pipeline drops what other stages own.
+    state = all_state(program).values()
+    inputs = inputs_of(entries_of(program, "train")).values()
+    model = module_of(state, loaded["state"])
     constants = {
         name: loaded["state"][name]
-        for argument in entry.arguments
+        for argument in state
         if argument.role == "constant"
         for name in argument.names
         if name in loaded["state"]
     }
     recorder = Recorder(torch.device("cpu")) if profile is not None else None
     step = Step(program, model, constants=constants, backend=backend, allow=allow, recorder=recorder)
-    batch = nest_leaves({**rank_leaves(program, rank, entry.arguments, loaded["batch"]), **program.static_inputs})
+    batch = nest_leaves({**rank_leaves(program, rank, inputs, loaded["batch"]), **program.static_inputs})
     losses = []
     for _ in range(steps):
         begin = time.perf_counter()

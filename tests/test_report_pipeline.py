@@ -27,7 +27,9 @@ from hpir.reporting.pipeline import peak_live, phases
 from hpir.reporting.report import Report, make_report
 from hpir.reporting.timeline import Task
 from hpir.reporting.trace import trace_events
+from hpir.runtime.local_ranks import train_local
 from hpir.runtime.profile import Recorder
+from hpir.runtime.simulate import simulate as simulate_program
 from hpir.runtime.step import Step
 
 SCHEDULES = {
@@ -231,6 +233,18 @@ def test_a_run_of_pp2_dp2_is_shown_beside_the_simulation(tmp_path: Path) -> None
     # Arrows of messages stay within a column of data ranks.
     for event in trace_events(report)["traceEvents"]:
         assert event["ph"] != "s" or event["cat"] != "message" or event["pid"] < 6
+
+
+def test_a_run_on_local_processes_is_recorded(tmp_path: Path) -> None:
+    layout = Layout(Mesh.of({"pp": 2}), microbatches=3, tied=True)
+    program, model, batch = chain_program(layout), Chain(2, tied=True), batch_of(6)
+    program.save(tmp_path / "prog")
+    state = model.state_dict()
+    losses = train_local(tmp_path / "prog", state, batch, steps=2, profile=tmp_path / "run")
+    simulated = float(simulate_program(program, state, batch).loss)
+    assert [loss for loss, _ in losses] == [pytest.approx(simulated, rel=1e-6)] * 2
+    measured = read_profile(tmp_path / "run", program)
+    assert [len(each.tasks) for each in measured.ranks] == [6, 6]
 
 
 @pytest.mark.parametrize(
