@@ -16,7 +16,7 @@ from ...dialect.signature import body_of
 from ..views import CASTS, VIEWS, operator_name
 from .call_sites import Stage
 
-GATHER = "hp.all_gather"
+_GATHER = "hp.all_gather"
 _LINKS = VIEWS | CASTS | {"aten.cat", "aten.constant_pad_nd", "prim.ListConstruct"}
 """What a shard may go through before it is gathered."""
 
@@ -62,8 +62,8 @@ class GatherChains:
 
     Attributes:
         made: of each value that is made of state, constants and gathers, how.
-        handed: the gathered values that other ops need, in order.
         ops: the ops that make them, in order.
+        handed: the gathered values that other ops need, in order.
     """
 
     def __init__(self, stage: Stage, keys: Keys):
@@ -81,11 +81,6 @@ class GatherChains:
                 self.made.update(zip(op.results, self._describe(op), strict=True))
         self.handed = [result for op in self.ops for result in op.results if self._is_handed(result)]
 
-    @property
-    def gathers(self) -> list[ir.Operation]:
-        """The collectives."""
-        return [op for op in self.ops if op.name == GATHER]
-
     def _belongs(self, op: ir.Operation) -> bool:
         """Tell whether an op makes what it makes of state, constants and gathers, and may stand before the calls.
 
@@ -98,7 +93,7 @@ class GatherChains:
         operands = list(op.operands)
         if not operands or not all(operand in self.made for operand in operands):
             return False
-        if name in (GATHER, "hp.wait", "hp.unpack"):
+        if name in (_GATHER, "hp.wait", "hp.unpack"):
             return True
         gathered = any(self.made[operand].gathered for operand in operands)
         if name == "hp.pack":
@@ -107,13 +102,13 @@ class GatherChains:
         if not gathered:
             return operator in _LINKS
         if operator == "prim.ListConstruct":
-            return all(operator_name(use.owner.operation) == "aten.cat" for use in op.results[0].uses)
+            return all(_is_cat(use.owner.operation) for use in op.results[0].uses)
         return operator == "aten.cat" or (operator == "aten.slice.Tensor" and operands[0] in self._trimmed)
 
     def _describe(self, op: ir.Operation) -> Sequence[Made]:
         given = [self.made[operand] for operand in op.operands]
         names = tuple(dict.fromkeys(name for made in given for name in made.names))
-        if op.name == GATHER:
+        if op.name == _GATHER:
             return [self._gather(op, given, names)]
         if op.name == "hp.wait" or op.name == "hp.unpack":
             for result in op.results:
@@ -163,14 +158,17 @@ class GatherChains:
         return any(not len(user.results) or user.results[0] not in self.made for user in users)
 
 
+def _is_cat(op: ir.Operation) -> bool:
+    return operator_name(op) == "aten.cat" and _is_constant(op.operands[1])
+
+
+def _is_constant(value: ir.Value) -> bool:
+    return not isinstance(value.owner, ir.Block) and value.owner.name.startswith("torch.constant.")
+
+
 def _is_trimmed(value: ir.Value) -> bool:
     """Tell whether all uses of a gathered value are slices of it that are the same for each microbatch."""
     users = [use.owner.operation for use in value.uses]
     return bool(users) and all(
-        operator_name(user) == "aten.slice.Tensor"
-        and all(
-            not isinstance(bound.owner, ir.Block) and bound.owner.name.startswith("torch.constant.")
-            for bound in list(user.operands)[1:]
-        )
-        for user in users
+        operator_name(user) == "aten.slice.Tensor" and all(map(_is_constant, list(user.operands)[1:])) for user in users
     )

@@ -234,6 +234,52 @@ module attributes {hp.level = "program"} {
 
 // -----
 
+!s = !torch.vtensor<[3],f32>
+!g = !torch.vtensor<[12],f32>
+!f = !torch.vtensor<[10],f32>
+!half = !torch.vtensor<[5],f32>
+
+module attributes {hp.level = "program"} {
+  "hp.mesh"() {axis_names = ["rp", "dp"], axis_sizes = array<i64: 2, 2>, sym_name = "mesh"} : () -> ()
+
+  // Padding between the rows of shards over two axes is dropped before the call; a bucket that is not packed.
+  // CHECK-LABEL: func.func @stage0_forward(
+  // CHECK-SAME: %[[B:[a-z0-9]+]]: !torch.vtensor<[12],f32> {hp.fqn = ["b"], hp.role = "gathered"}
+  // CHECK-SAME: %[[A:[a-z0-9]+]]: !torch.vtensor<[10],f32> {hp.fqn = ["a"], hp.role = "gathered"}) ->
+  // CHECK-NEXT: return %[[A]], %[[B]]
+  // expected-remark@+1 {{is given gathered parameters: 2, of 88 bytes}}
+  func.func @stage0_forward(%a: !s {hp.fqn = ["a"], hp.role = "param"}, %b: !s {hp.fqn = ["b"], hp.role = "param"})
+      -> (!f {hp.name = "y", hp.role = "output"}, !g {hp.name = "z", hp.role = "output"}) attributes {hp.stage = 0 : i64, hp.task = "forward"} {
+    %int0 = torch.constant.int 0
+    %int1 = torch.constant.int 1
+    %int5 = torch.constant.int 5
+    %int6 = torch.constant.int 6
+    %int11 = torch.constant.int 11
+    %0 = "hp.all_gather"(%a, %b) {axes = ["rp", "dp"], dims = array<i64: 0, 0>, mesh = @mesh} : (!s, !s) -> !hp.future<[!g, !g]>
+    %1:2 = "hp.wait"(%0) : (!hp.future<[!g, !g]>) -> (!g, !g)
+    %2 = torch.aten.slice.Tensor %1#0, %int0, %int0, %int5, %int1 : !g, !torch.int, !torch.int, !torch.int, !torch.int -> !half
+    %3 = torch.aten.slice.Tensor %1#0, %int0, %int6, %int11, %int1 : !g, !torch.int, !torch.int, !torch.int, !torch.int -> !half
+    %4 = torch.prim.ListConstruct %2, %3 : (!half, !half) -> !torch.list<vtensor>
+    %5 = torch.aten.cat %4, %int0 : !torch.list<vtensor>, !torch.int -> !f
+    return %5, %1#1 : !f, !g
+  }
+
+  // CHECK-LABEL: func.func @evaluate0(
+  // CHECK: "hp.all_gather"(%arg0, %arg1)
+  // CHECK: %[[W:.*]]:2 = "hp.wait"
+  // CHECK: torch.aten.slice.Tensor %[[W]]#0
+  // CHECK: torch.aten.slice.Tensor %[[W]]#0
+  // CHECK: %[[A:.*]] = torch.aten.cat
+  // CHECK-NEXT: call @stage0_forward(%[[W]]#1, %[[A]])
+  func.func @evaluate0(%a: !s {hp.fqn = ["a"], hp.role = "param"}, %b: !s {hp.fqn = ["b"], hp.role = "param"})
+      -> (!f {hp.name = "y", hp.role = "output"}, !g {hp.name = "z", hp.role = "output"}) attributes {hp.coordinate = 0 : i64, hp.kind = "evaluate"} {
+    %y:2 = call @stage0_forward(%a, %b) {hp.microbatch = 0 : i64} : (!s, !s) -> (!f, !g)
+    return %y#0, %y#1 : !f, !g
+  }
+}
+
+// -----
+
 // Without a mesh nothing is gathered.
 module attributes {hp.level = "program"} {
   // CHECK-LABEL: func.func @evaluate0(

@@ -193,6 +193,87 @@ module attributes {hp.level = "program"} {
 
 // -----
 
+!f = !torch.vtensor<[4],f32>
+
+module attributes {hp.level = "program"} {
+  "hp.mesh"() {axis_names = ["dp"], axis_sizes = array<i64: 2>, sym_name = "mesh"} : () -> ()
+
+  // Of two gradients, the sum of one goes into an addition that changes for the other.
+  // CHECK-LABEL: func.func @stage0_backward(
+  // CHECK-SAME: -> (!torch.vtensor<[4],f32> {hp.fqn = ["a"], hp.role = "grad"}, !torch.vtensor<[4],f32> {hp.fqn = ["b"], hp.role = "partial"})
+  // expected-remark@+1 {{returns unreduced gradients: 1, of 16 bytes}}
+  func.func @stage0_backward(%x: !f {hp.name = "f0.0", hp.role = "saved"})
+      -> (!f {hp.fqn = ["a"], hp.role = "grad"}, !f {hp.fqn = ["b"], hp.role = "grad"}) attributes {hp.stage = 0 : i64, hp.task = "backward"} {
+    // expected-remark@+1 {{stays in the calls of each microbatch: what it adds up to is added to other gradients on the way}}
+    %0 = "hp.all_reduce"(%x) {axes = ["dp"], mesh = @mesh, reduce = "avg"} : (!f) -> !hp.future<[!f]>
+    %1 = "hp.wait"(%0) : (!hp.future<[!f]>) -> !f
+    %2 = "hp.all_reduce"(%x) {axes = ["dp"], mesh = @mesh, reduce = "avg"} : (!f) -> !hp.future<[!f]>
+    %3 = "hp.wait"(%2) : (!hp.future<[!f]>) -> !f
+    return %1, %3 : !f, !f
+  }
+
+  // CHECK-LABEL: func.func @rank0(
+  // CHECK-NEXT: %[[G0:.*]]:2 = call @stage0_backward
+  // CHECK-NEXT: %[[G1:.*]]:2 = call @stage0_backward
+  // CHECK-NEXT: %[[A:.*]] = "hp.accumulate"(%[[G0]]#0, %[[G1]]#0)
+  // CHECK-NEXT: %[[B:.*]]:2 = "hp.accumulate"(%[[A]], %[[G0]]#1, %arg0, %[[G1]]#1)
+  // CHECK-NEXT: %[[S:.*]] = "hp.all_reduce"(%[[B]]#1)
+  // CHECK-NEXT: %[[R:.*]] = "hp.wait"(%[[S]])
+  // CHECK-NEXT: return %[[B]]#0, %[[R]]
+  func.func @rank0(%x: !f {hp.name = "x", hp.role = "input"})
+      -> (!f {hp.fqn = ["a"], hp.role = "grad"}, !f {hp.fqn = ["b"], hp.role = "grad"}) attributes {hp.coordinate = 0 : i64, hp.kind = "train"} {
+    %g0:2 = call @stage0_backward(%x) {hp.microbatch = 0 : i64} : (!f) -> (!f, !f)
+    %g1:2 = call @stage0_backward(%x) {hp.microbatch = 1 : i64} : (!f) -> (!f, !f)
+    %a = "hp.accumulate"(%g0#0, %g1#0) : (!f, !f) -> !f
+    %b:2 = "hp.accumulate"(%g0#1, %a, %g1#1, %x) : (!f, !f, !f, !f) -> (!f, !f)
+    return %b#1, %b#0 : !f, !f
+  }
+}
+
+// -----
+
+!h = !torch.vtensor<[4],bf16>
+!f = !torch.vtensor<[4],f32>
+
+module attributes {hp.level = "program"} {
+  "hp.mesh"() {axis_names = ["dp"], axis_sizes = array<i64: 2>, sym_name = "mesh"} : () -> ()
+
+  // The rank adds up in 32 bits what is reduced in 16: so it does with what is not reduced.
+  // CHECK-LABEL: func.func @stage0_backward(
+  // CHECK-SAME: -> (!torch.vtensor<[4],bf16> {hp.fqn = ["a"], hp.role = "partial"})
+  // expected-remark@+1 {{returns unreduced gradients: 1, of 8 bytes}}
+  func.func @stage0_backward(%x: !h {hp.name = "f0.0", hp.role = "saved"})
+      -> (!h {hp.fqn = ["a"], hp.role = "grad"}) attributes {hp.stage = 0 : i64, hp.task = "backward"} {
+    %0 = "hp.all_reduce"(%x) {axes = ["dp"], mesh = @mesh, reduce = "avg"} : (!h) -> !hp.future<[!h]>
+    %1 = "hp.wait"(%0) : (!hp.future<[!h]>) -> !h
+    return %1 : !h
+  }
+
+  // CHECK-LABEL: func.func @rank0(
+  // CHECK: %[[G0:.*]] = call @stage0_backward
+  // CHECK-NEXT: %[[W0:.*]] = torch.aten._to_copy %[[G0]]{{.*}} -> !torch.vtensor<[4],f32>
+  // CHECK-NEXT: %[[G1:.*]] = call @stage0_backward
+  // CHECK-NEXT: %[[A:.*]] = "hp.accumulate"(%[[W0]], %[[G1]]) : (!torch.vtensor<[4],f32>, !torch.vtensor<[4],bf16>)
+  // CHECK-NEXT: %[[H:.*]] = torch.aten._to_copy %[[A]]{{.*}} -> !torch.vtensor<[4],bf16>
+  // CHECK-NEXT: %[[S:.*]] = "hp.all_reduce"(%[[H]])
+  // CHECK-NEXT: %[[R:.*]] = "hp.wait"(%[[S]])
+  // CHECK-NEXT: %[[SUM:.*]] = torch.aten._to_copy %[[R]]{{.*}} -> !torch.vtensor<[4],f32>
+  // CHECK-NEXT: return %[[SUM]]
+  func.func @rank0(%x: !h {hp.name = "x", hp.role = "input"}) -> (!f {hp.fqn = ["a"], hp.role = "grad"})
+      attributes {hp.coordinate = 0 : i64, hp.kind = "train"} {
+    %none = torch.constant.none
+    %false = torch.constant.bool false
+    %int6 = torch.constant.int 6
+    %g0 = call @stage0_backward(%x) {hp.microbatch = 0 : i64} : (!h) -> !h
+    %w0 = torch.aten._to_copy %g0, %int6, %none, %none, %none, %false, %none : !h, !torch.int, !torch.none, !torch.none, !torch.none, !torch.bool, !torch.none -> !f
+    %g1 = call @stage0_backward(%x) {hp.microbatch = 1 : i64} : (!h) -> !h
+    %a = "hp.accumulate"(%w0, %g1) : (!f, !h) -> !f
+    return %a : !f
+  }
+}
+
+// -----
+
 // Without a mesh nothing is reduced.
 module attributes {hp.level = "program"} {
   // CHECK-LABEL: func.func @rank0(
