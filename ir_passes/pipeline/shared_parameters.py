@@ -137,8 +137,8 @@ class _Terms:
         while pending:
             value = pending.pop()
             node = self._graph.makers[value]
-            # What others use too is a term: they need it whole.
-            if value in found or node is None or self._uses[value] > 1:
+            # What others use too is a term: they need it whole. The forward's ops stay where they are.
+            if value in found or node is None or self._uses[value] > 1 or not node.backward:
                 continue
             operands = self._linear_in(node)
             if operands:
@@ -184,7 +184,7 @@ class _Terms:
         if node is None or node.stage is None:
             return self._owners[0]
         owner = nearest_owner(self._owners, node.stage)
-        if owner > node.stage:
+        if owner > node.stage and node.backward:
             raise error_at(
                 node.op,
                 f"makes a term of the gradient of '{self._name}' on stage {node.stage}, but the first stage that holds "
