@@ -254,10 +254,9 @@ def count_fixed(module: ir.Operation) -> dict[str, int]:
 def test_random_steps(seed: int, stages: int) -> None:
     text = _Step(seed, stages).text()
     whole = to_program(parse_module(text), microbatches=2)
-    values = torch.Generator().manual_seed(seed)
-    shape = {"generator": values, "dtype": torch.float64}
-    state = {name: torch.randn(4, 4, **shape) for name in ("p0", "p1", "p2", "p3", "b")}
-    batch = {name: torch.randn(8, 4, **shape) for name in ("x", "y")}
+    draws = torch.Generator().manual_seed(seed)
+    state = {name: torch.randn(4, 4, generator=draws, dtype=torch.float64) for name in ("p0", "p1", "p2", "p3", "b")}
+    batch = {name: torch.randn(8, 4, generator=draws, dtype=torch.float64) for name in ("x", "y")}
     expected = hpir.simulate(whole, state, batch)
     for split in ("false", "true"):
         step = hpir.run_passes(parse_module(text).operation, "hp-simplify")
