@@ -117,8 +117,8 @@ class _Step:
         for number in range(4):
             held = sorted(pick.sample(range(self.stages), pick.randint(1, self.stages)))
             owners[f"p{number}"] = held
-            stages = ", ".join(map(str, held))
-            self.argument(f"p{number}", "param", f", hp.stages = array<i64: {stages}>, hp.trainable", held[0])
+            listed = ", ".join(map(str, held))
+            self.argument(f"p{number}", "param", f", hp.stages = array<i64: {listed}>, hp.trainable", held[0])
         home = pick.randrange(self.stages)
         held = sorted({home, pick.randint(home, self.stages - 1)})
         buffer = self.argument("b", "buffer", f", hp.stages = array<i64: {', '.join(map(str, held))}>", home)
