@@ -200,7 +200,8 @@ class _Placing:
         lazy: set[int] = set()
         for number in numbers:
             node = self._nodes[number]
-            made_of = [source for source in node.sources if self._nodes[source].backward]
+            sources = ((source, self._nodes[source]) for source in node.sources)
+            made_of = [source for source, made in sources if made.backward and made.kind is not Kind.LIST]
             recomputed = "hp.recomputed" in node.op.attributes
             if all(source in lazy or (recomputed and self._nodes[source].kind is Kind.LOOSE) for source in made_of):
                 lazy.add(number)
