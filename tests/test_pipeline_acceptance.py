@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from deep_models import BY_DEEP_NAME, DEEP, captured_deep
+from dynamic_models import LENGTHS, LengthLM, lengths_batch, train_lengths
 from exports import captured
 from models import BY_NAME, CASES, Case
 from test_acceptance import assert_step_equals_loop
@@ -103,6 +104,16 @@ def test_other_plans(name: str, extra: str) -> None:
     case, sections = BY_DEEP_NAME[name], dict(EXTRAS[extra])
     mesh = sections.pop("mesh", MESHES["pp2_dp2"])
     check(case, captured_deep(name), plan_for(case, mesh, 3, **sections))
+
+
+@pytest.mark.parametrize(("mesh", "schedule"), [("pp3", "1f1b"), ("pp2_dp2", "zb-v")])
+def test_lengths_that_change(mesh: str, schedule: str) -> None:
+    """Messages carry their sizes, outputs of unknown length are gathered; the step was captured with another length."""
+    ids = torch.zeros(2, 6, dtype=torch.int64)
+    batch = {"ids": ids, "labels": ids}
+    case = Case("lengths", LengthLM, lambda rows: lengths_batch(rows, 5), train_lengths)
+    exported = hpir.export(case.model(torch.float64), train_lengths, batch, dynamic=LENGTHS)
+    check(case, exported, plan_for(case, MESHES[mesh], 2, pipeline={"schedule": schedule}))
 
 
 def test_a_table_of_ones_own(tmp_path: Path) -> None:

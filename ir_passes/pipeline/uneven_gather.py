@@ -81,7 +81,10 @@ class UnevenGather:
             [ir.Type.parse("!torch.str")],
             {"value": ir.StringAttr.get(text)},
         )
-        self._create("torch.aten._assert_scalar", [equal.results[0], message.results[0]], [])
+        # By its own name the op takes numbers only, no bool.
+        attributes = {"name": ir.StringAttr.get("torch.aten._assert_scalar")}
+        operands = [equal.results[0], message.results[0]]
+        self._builder.create(self._site, "torch.operator", operands, [], attributes)
 
     def _kept(self, gathered: ir.Value, dim: int, rows: ir.Value, sizes: ir.Value) -> ir.Value:
         """Return the positions along `dim` that are no padding: every rank has `rows`, of which `sizes` count."""
