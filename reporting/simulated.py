@@ -42,6 +42,21 @@ class _Meeting:
 
 
 @dataclass(slots=True)
+class _Channel:
+    """The meetings that have something in common, in order: each rank's n-th part is of the n-th of them.
+
+    Attributes:
+        open: those that are not complete.
+        complete: how many came before them.
+        started: by pipeline position, how many it has started its part of.
+    """
+
+    open: deque[_Meeting] = field(default_factory=deque)
+    complete: int = 0
+    started: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class _Rank:
     """One position on the pipeline axis."""
 
@@ -64,7 +79,7 @@ class _Simulation:
         for rank in range(program.mesh.size):
             members[self._position(rank)].append(rank)
         self.ranks = [_Rank(p, RankTimeline(tuple(members[p]), program.train[p])) for p in positions]
-        self.open: dict[tuple[object, ...], deque[_Meeting]] = {}
+        self.channels: dict[tuple[object, ...], _Channel] = {}
         self.free: dict[tuple[int, str], float] = {}
         self.resolved: set[int] = set()
 
@@ -150,14 +165,15 @@ class _Simulation:
             peer=moved.peer,
         )
         rank.timeline.transfers.append(transfer)
-        queue = self.open.setdefault(key, deque())
-        meeting = next((each for each in queue if rank.position not in each.arrived), None)
-        if meeting is None:
-            meeting = _Meeting(ranks, moved.seconds)
-            queue.append(meeting)
-        meeting.arrived[rank.position] = transfer
-        while queue and len(queue[0].arrived) == len(queue[0].ranks):
-            self._resolve(queue.popleft())
+        channel = self.channels.setdefault(key, _Channel())
+        number = channel.started.get(rank.position, 0)
+        channel.started[rank.position] = number + 1
+        if number == channel.complete + len(channel.open):
+            channel.open.append(_Meeting(ranks, moved.seconds))
+        channel.open[number - channel.complete].arrived[rank.position] = transfer
+        while channel.open and len(channel.open[0].arrived) == len(channel.open[0].ranks):
+            self._resolve(channel.open.popleft())
+            channel.complete += 1
         return transfer
 
     def _meeting_place(self, rank: _Rank, moved: Communication) -> tuple[tuple[object, ...], frozenset[int]]:

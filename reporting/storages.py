@@ -17,6 +17,7 @@ from ..runtime.program import Function, Op, Program, Ref, private_accumulators
 from ..view_operators import STRIDED_VIEWS
 from .layouts import Layouts
 from .segments import lies_packed, value_types
+from .sent_messages import kept_until
 
 CATEGORIES = ("state", "inputs", "gathered parameters", "activations", "gradients", "temporaries", "communication")
 """What memory is for, in the order that charts stack it."""
@@ -90,14 +91,16 @@ def program_storages(program: Program, names: Iterable[str]) -> dict[str, Functi
     """Return what is known of some functions; `names` has each after those it calls."""
     known: dict[str, FunctionStorages] = {}
     for name in names:
-        known[name] = _Analysis(program.functions[name], known).run()
+        sent = kept_until(program, program.train.index(name)) if name in program.train else {}
+        known[name] = _Analysis(program.functions[name], known, sent).run()
     return known
 
 
 class _Analysis:
-    def __init__(self, function: Function, known: Mapping[str, FunctionStorages]):
+    def __init__(self, function: Function, known: Mapping[str, FunctionStorages], sent: Mapping[int, int]):
         self.function = function
         self.known = known
+        self.sent = sent
         self.types = value_types(function)
         self.found = FunctionStorages()
         # Per value the storages that it keeps alive: one, or those of all that a collective sends.
@@ -153,9 +156,10 @@ class _Analysis:
             for value in op.results:
                 self.starts[value] = number
             if op.target == "hp.send":
-                # The runtime keeps what it sends until the step ends.
+                # The runtime keeps what it sends until it knows that it has arrived, or the step ends.
+                until = self.sent.get(number, len(self.function.ops))
                 for storage in sent:
-                    self.found.storages[storage].last = len(self.function.ops)
+                    self.found.storages[storage].last = max(self.found.storages[storage].last, until)
             return [sent for _ in op.results]
         if op.target == "hp.accumulate":
             sums = op.args[: len(op.args) // 2]

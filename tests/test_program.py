@@ -104,7 +104,9 @@ def random_program(seed: int) -> Program:
         result = Result(
             rng.randrange(values), TensorType(size, "float32"), "grad", names(), None, ((),) * len(size), size
         )
-        functions[f"f{number}"] = Function(f"f{number}", tuple(arguments), tuple(ops), (result,))
+        functions[f"f{number}"] = Function(
+            f"f{number}", tuple(arguments), tuple(ops), (result,), *rng.choice([(None, ""), (3, "backward_input")])
+        )
     name = rng.choice(list(functions))
     return Program(
         MESH,

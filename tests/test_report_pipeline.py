@@ -25,6 +25,7 @@ from hpir.reporting.measured import read_profile
 from hpir.reporting.page import write_page
 from hpir.reporting.pipeline import peak_live, phases
 from hpir.reporting.report import Report, make_report
+from hpir.reporting.sent_messages import kept_until
 from hpir.reporting.timeline import Task
 from hpir.reporting.trace import trace_events
 from hpir.runtime.local_ranks import train_local
@@ -137,6 +138,27 @@ def test_activations_live_to_the_end_of_the_weight_backward() -> None:
     tasks = [Task(0, kind, number, at, at + 1.0) for at, (kind, number) in enumerate(order)]
     assert peak_live([*tasks, Task(0, "backward_weight", 1, 5.0, 6.0)]) == 2
     assert phases(tasks) == (1.0, 3.0, 5.0)
+
+
+def test_what_is_sent_is_kept_until_a_message_says_that_it_is_there() -> None:
+    program = scheduled_program("1f1b", 2, 4)
+    said = []
+    for position in range(2):
+        ops = program.functions[program.train[position]].ops
+        receives = {op.results[0]: op for op in ops if op.target == "hp.recv"}
+        until = kept_until(program, position)
+        said.append(
+            {
+                ops[send].kwargs["label"]: receives[next(iter(ops[wait].operands()))].kwargs["label"]
+                for send, wait in until.items()
+            }
+        )
+    # Rank 1 answers each forward with a backward; rank 0's next forward after a backward says that this one is there.
+    assert said[0] == {f"f0.0 mb {number}": f"b1.0 mb {number}" for number in range(4)}
+    assert said[1] == {"b1.0 mb 0": "f0.0 mb 2", "b1.0 mb 1": "f0.0 mb 3"}
+    # So a rank's memory does not grow with the number of microbatches; the first one holds the whole batch.
+    peaks = [report_of("1f1b", 2, count).ranks[1].memory.peak.total for count in (4, 16)]
+    assert peaks[0] == peaks[1]
 
 
 def test_traces_have_arrows_from_send_to_wait() -> None:
