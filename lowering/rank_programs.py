@@ -26,7 +26,7 @@ def module_microbatches(module: ir.Operation, asked: int | None) -> int:
     """
     count = _integer(module, "hp.microbatches")
     if asked not in (None, count):
-        raise PlanError(f"data.microbatches: the module is scheduled for {count} microbatches, got: {asked}")
+        raise PlanError(f"expected {count} microbatches, which the module is scheduled for, got: {asked}")
     return count
 
 

@@ -19,6 +19,9 @@ _REFUSED = frozenset({"aten.from_file", "aten._from_file", "aten.save", "aten.lo
 # Of sizes, like aten's scalar operators; the rest of the namespace is TorchScript's own.
 _SCALAR_TARGETS = frozenset({"prim.max.int", "prim.max.float", "prim.min.int", "prim.min.float"})
 
+_ENTRY_ARGUMENTS = ("param", "buffer", "constant", "input", "size")
+_ENTRY_RESULTS = ("loss", "weight", "output", "grad", "buffer")
+
 MOST_PADDING = 64
 """Bound on the bytes between two parameters of a buffer; a damaged offset must not ask for all memory."""
 
@@ -40,6 +43,7 @@ def check_program(program: Program, allow: Iterable[str], where: str) -> None:
         for name in names:
             if name not in program.functions:
                 raise RuntimeFault(f"{where}: {kind}: no function '{name}'")
+            _validate_entry(program.functions[name], f"{where}: {kind}")
     _validate_guards(program, where)
     for function in program.functions.values():
         _validate_signature(function, program.mesh, where)
@@ -59,6 +63,20 @@ def _validate_guards(program: Program, where: str) -> None:
             unknown = [size for size in guard.names if size not in sizes]
             if unknown:
                 raise RuntimeFault(f"{where}: guard '{text}': '{name}' has no size '{unknown[0]}'")
+
+
+def _validate_entry(function: Function, where: str) -> None:
+    """Refuse an entry that takes or returns what only one function of a step gives to another."""
+    for side, values, roles in (
+        ("argument", function.arguments, _ENTRY_ARGUMENTS),
+        ("result", function.results, _ENTRY_RESULTS),
+    ):
+        for value in values:
+            if value.role not in roles:
+                raise RuntimeFault(
+                    f"{where}: {function.name}: {side} '{value.name}' has role '{value.role}', "
+                    f"expected one of {', '.join(roles)}"
+                )
 
 
 def _validate_signature(function: Function, mesh: Mesh, where: str) -> None:
@@ -171,6 +189,9 @@ def _validate_function(function: Function, functions: Mapping[str, Function], na
                 raise RuntimeFault(f"{place}: no function '{op.kwargs.get('function')}'")
             if len(op.args) != len(callee.arguments) or len(op.results) != len(callee.results):
                 raise RuntimeFault(f"{place}: operands or results do not match '{callee.name}'")
+            for result, type_ in zip(callee.results, op.types, strict=True):
+                if result.type != type_:
+                    raise RuntimeFault(f"{place}: {result.role} '{result.name}' is {type_}, expected {result.type}")
         elif op.target != "literal" and op.target not in HP_TARGETS:
             parts = op.target.split(".")
             known = op.target in _SCALAR_TARGETS or (len(parts) == 3 and parts[0] in namespaces)
