@@ -98,7 +98,8 @@ def random_program(seed: int) -> Program:
             callee = rng.choice(list(functions.values()))
             results = tuple(range(values, values + len(callee.results)))
             called = tuple(Ref(0) for _ in callee.arguments)
-            ops.append(Op("call", called, {"function": callee.name}, results, (None,) * len(results)))
+            types = tuple(result.type for result in callee.results)
+            ops.append(Op("call", called, {"function": callee.name}, results, types))
             values += len(results)
         size = shape()
         result = Result(
@@ -430,6 +431,29 @@ def test_validate_results() -> None:
     program = replace(small(), functions={"main": replace(main, results=(replace(main.results[0], value=4),))})
     with pytest.raises(RuntimeFault, match="program: main: result 'loss' is never defined"):
         program.validate()
+
+
+def test_validate_roles_of_entries() -> None:
+    main = small().functions["main"]
+    taking = replace(main, arguments=(replace(main.arguments[0], role="incoming"), *main.arguments[1:]))
+    returning = replace(main, results=(replace(main.results[0], role="saved"),))
+    for function, message in (
+        (taking, "main: argument 'x' has role 'incoming', expected one of param, buffer, constant, input, size"),
+        (returning, "main: result 'loss' has role 'saved', expected one of loss, weight, output, grad, buffer"),
+    ):
+        with pytest.raises(RuntimeFault) as caught:
+            replace(small(), functions={"main": function}).validate()
+        assert str(caught.value) == f"program: train: {message}"
+
+
+def test_validate_types_of_calls() -> None:
+    main = small().functions["main"]
+    called = replace(NEG, target="call", kwargs={"function": "a"}, types=(TensorType((3,), "float32"),))
+    functions = {"main": replace(main, ops=(called,)), "a": replace(main, name="a")}
+    with pytest.raises(RuntimeFault) as caught:
+        replace(small(), functions=functions).validate()
+    found = main.results[0].type
+    assert str(caught.value) == f"program: main: op 0 'call': loss 'loss' is float32[3], expected {found}"
 
 
 def test_validate_circle_of_three() -> None:
