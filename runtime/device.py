@@ -175,6 +175,18 @@ def required_channels(program: Program) -> list[str]:
     return sorted(axes)
 
 
+def required_messages(program: Program) -> set[tuple[str, int, int]]:
+    """Return axis, sender's and receiver's position of the channels along the pipeline axis that a Program uses."""
+    axis = program.pipeline_axis
+    return {
+        (str(axis), position, int(str(op.kwargs["peer"])))
+        for names in (program.train, program.evaluate)
+        for position, name in enumerate(names)
+        for op in program.functions[name].ops
+        if op.target == "hp.send" and op.kwargs["axis"] == axis
+    }
+
+
 def _names(axes: object) -> tuple[str, ...]:
     assert isinstance(axes, tuple)
     return tuple(str(axis) for axis in axes)
@@ -327,6 +339,24 @@ class RankMesh:
         if found is None:
             raise RuntimeFault(f"no process group was made for messages along mesh axis '{axis}'")
         return found
+
+    def open_channels(self, pairs: Iterable[tuple[str, int, int]]) -> None:
+        """Send one message along each channel that will be used, all ranks in one order.
+
+        Backends on accelerators connect two ranks at their first message, and both wait for that: two that both send
+        first would wait for each other.
+
+        Args:
+            pairs: axis, and the positions of sender and receiver on it.
+        """
+        for axis, sender, receiver in sorted(pairs):
+            here = self.coordinate[axis]
+            if here == sender:
+                other = self.neighbour(axis, receiver)
+                dist.send(torch.zeros(1, device=self.device), other, self.channel(axis, self.rank, other))
+            elif here == receiver:
+                other = self.neighbour(axis, sender)
+                dist.recv(torch.zeros(1, device=self.device), other, self.channel(axis, other, self.rank))
 
     def host_group(self) -> dist.ProcessGroup | None:
         """Return a process group of all ranks for tensors in host memory, made now; None where there can be none.

@@ -18,7 +18,15 @@ from .acknowledgements import acknowledgements
 from .agreement import Agreement, Fault, can_go_on, keep_company
 from .build import OPERATOR_ERRORS, Executable
 from .collectives import RankOps
-from .device import RankMesh, init_process_group, numbered, rank_device, required_channels, required_groups
+from .device import (
+    RankMesh,
+    init_process_group,
+    numbered,
+    rank_device,
+    required_channels,
+    required_groups,
+    required_messages,
+)
 from .entry import Entry
 from .gathered_bytes import GatheredBytes, watched
 from .gradients import clip_gradients, least_norm_dtype
@@ -83,6 +91,8 @@ class Step:
         self._ranks = RankMesh(
             program.mesh, device, groups=required_groups(program), channels=required_channels(program)
         )
+        if self._ranks.backend != "gloo" and self._ranks.distributed:
+            self._ranks.open_channels(required_messages(program))
         rank = self._ranks.rank
         train, evaluate = program.entry(rank, "train"), program.entry(rank, "evaluate")
         self._ops = RankOps(self._ranks)
