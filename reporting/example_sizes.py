@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from ..mesh import padded_shard_size
 from ..runtime.build import OPERATOR_ERRORS
 from ..runtime.operators import materialize, resolve, tensor_type, torch_dtype
-from ..runtime.program import COLLECTIVES, Argument, Function, Op, Program, TensorType
+from ..runtime.program import COLLECTIVES, Arg, Argument, Function, Op, Program, TensorType
 from ..runtime.python_text import reachable_functions
 from ..runtime.sizes import batch_size_name
 
@@ -29,7 +29,8 @@ def with_example_sizes(program: Program) -> Program:
     if not any(_is_dynamic(program.functions[name]) for name in names):
         return program
     sized = _Sized(program)
-    for name in program.train:
+    running = []
+    for position, name in enumerate(program.train):
         function = program.functions[name]
         rows = batch_size_name(argument for argument in function.arguments if argument.role == "input")
         sizes = {
@@ -37,7 +38,8 @@ def with_example_sizes(program: Program) -> Program:
             for argument in function.arguments
             if argument.role == "size"
         }
-        sized.run(name, [_example(argument, sizes) for argument in function.arguments])
+        running.append(sized.steps(position, name, [_example(argument, sizes) for argument in function.arguments]))
+    sized.finish(running)
     return replace(program, functions={**program.functions, **sized.functions})
 
 
@@ -61,6 +63,23 @@ def _empty(shape: Sequence[int | None], dtype: str) -> Tensor:
     return torch.empty([1 if size is None else size for size in shape], dtype=torch_dtype(dtype), device=_META)
 
 
+@dataclass
+class _Message:
+    """A message that is received: the `number`-th of a channel, from a position to another; `at` is its receive."""
+
+    channel: tuple[int, int]
+    number: int
+    at: int
+
+
+def _received(wait: Op, sent: Sequence[Tensor]) -> list[Tensor]:
+    """Return what a wait gives of what was sent."""
+    types = [type_ for type_ in wait.types if type_ is not None]
+    if len(sent) == len(types):
+        return [_empty(tensor.shape, type_.dtype) for tensor, type_ in zip(sent, types, strict=True)]
+    return [_empty(type_.shape, type_.dtype) for type_ in types]
+
+
 class _Sized:
     """Runs functions on tensors without data. A function is run as it is first called."""
 
@@ -68,16 +87,43 @@ class _Sized:
         self.program = program
         self.functions: dict[str, Function] = {}
         self._results: dict[str, list[Any]] = {}
+        self._sent: dict[tuple[int, int], list[list[Tensor]]] = {}
+        self._received: dict[tuple[int, int], int] = {}
+        self._steps = 0
+        self._stuck = False
 
-    def run(self, name: str, arguments: list[Any]) -> list[Any]:
-        """Run a function, note it with all its types known, and return its results."""
+    def finish(self, running: list[Generator[None, None, list[Any]]]) -> None:
+        """Run what all positions of a pipeline run; what waits for a message goes on when it was sent."""
+        while running:
+            before = self._steps
+            running = [each for each in running if next(each, self) is None]
+            # Where they wait for each other, sizes that would arrive count as 1: others say what is wrong.
+            self._stuck = self._steps == before
+
+    def steps(self, position: int, name: str, arguments: list[Any]) -> Generator[None, None, list[Any]]:
+        """Run a function, note it with all its types known, and return its results; yields where it must wait."""
         if name in self._results:
             return self._results[name]
         function = self.program.functions[name]
         values: dict[int, Any] = dict(enumerate(arguments))
-        ops = []
-        for op in function.ops:
-            results = self._op(op, values)
+        ops: list[Op] = []
+        for number, op in enumerate(function.ops):
+            results: Sequence[Any]
+            if op.target == "call":
+                given = [materialize(arg, values.get, _META) for arg in op.args]
+                results = yield from self.steps(position, str(op.kwargs["function"]), given)
+            elif op.target in ("hp.send", "hp.recv"):
+                results = self._message(position, number, op, values)
+            elif op.target == "hp.wait" and isinstance(message := values[next(iter(op.operands()))], _Message):
+                sent = self._sent.setdefault(message.channel, [])
+                while not self._stuck and message.number >= len(sent):
+                    yield
+                results = _received(op, sent[message.number] if message.number < len(sent) else ())
+                arrived: Arg = tuple((tensor_type(each).dtype, tensor_type(each).shape) for each in results)
+                ops[message.at] = replace(ops[message.at], kwargs={**ops[message.at].kwargs, "types": arrived})
+            else:
+                results = self._op(op, values)
+            self._steps += 1
             values.update(zip(op.results, results, strict=True))
             types = tuple(
                 tensor_type(result) if isinstance(result, Tensor) else type_
@@ -94,9 +140,18 @@ class _Sized:
         self._results[name] = returned
         return returned
 
+    def _message(self, position: int, number: int, op: Op, values: dict[int, Any]) -> list[Any]:
+        peer = op.kwargs["peer"]
+        assert isinstance(peer, int)
+        if op.target == "hp.send":
+            self._sent.setdefault((position, peer), []).append([values[value] for value in op.operands()])
+            return []
+        channel = peer, position
+        message = _Message(channel, self._received.get(channel, 0), number)
+        self._received[channel] = message.number + 1
+        return [message]
+
     def _op(self, op: Op, values: dict[int, Any]) -> Sequence[Any]:
-        if op.target == "call":
-            return self.run(str(op.kwargs["function"]), [materialize(arg, values.get, _META) for arg in op.args])
         if op.target in COLLECTIVES:
             return [(op, [values[value] for value in op.operands()])]
         if all(type_ is not None and None not in type_.shape for type_ in op.types) and op.types:
@@ -104,7 +159,7 @@ class _Sized:
         if op.target == "hp.wait":
             return self._arrived(*values[next(iter(op.operands()))])
         arguments = [materialize(arg, values.get, _META) for arg in op.args]
-        if op.target in ("hp.send", "hp.recv", "literal") or (op.target.startswith("hp.") and op.types == (None,)):
+        if op.target == "literal" or (op.target.startswith("hp.") and op.types == (None,)):
             return [None for _ in op.results]
         if op.target.startswith("hp."):
             return self._hp(op, arguments)

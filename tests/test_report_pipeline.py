@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from browser import Page, chromium, file_url, find_chromium
 from distributed_case import run_ranks
 from pipeline_programs import Chain, Layout, batch_of, chain_program, order_of
+from program_builder import FunctionBuilder, by_position
 from staged_text import UNIT, WIDTH, scheduled_program
 
 from hpir.costs import Costs
@@ -30,6 +32,7 @@ from hpir.reporting.timeline import Task
 from hpir.reporting.trace import trace_events
 from hpir.runtime.local_ranks import train_local
 from hpir.runtime.profile import Recorder
+from hpir.runtime.program import TensorType
 from hpir.runtime.simulate import simulate as simulate_program
 from hpir.runtime.step import Step
 
@@ -159,6 +162,35 @@ def test_what_is_sent_is_kept_until_a_message_says_that_it_is_there() -> None:
     # So a rank's memory does not grow with the number of microbatches; the first one holds the whole batch.
     peaks = [report_of("1f1b", 2, count).ranks[1].memory.peak.total for count in (4, 16)]
     assert peaks[0] == peaks[1]
+
+
+def test_sizes_of_messages_are_those_of_the_example() -> None:
+    program = chain_program(Layout(Mesh.of({"pp": 3}), rows=None))
+    functions = {
+        name: replace(
+            function,
+            arguments=tuple(replace(each, example=5) if each.role == "size" else each for each in function.arguments),
+        )
+        for name, function in program.functions.items()
+    }
+    report = make_report(
+        replace(program, functions=functions), name="chain", costs=UNIT, costs_name="unit", measured=None
+    )
+    # Five rows of four elements, four times.
+    assert {each["bytes"] for each in pipeline_json(report)["messages"]} == {4 * 5 * 16}
+    traffic = {row["kind"]: row["bytes"] for row in report.to_json()["ranks"][1]["traffic"]}
+    assert traffic["send"] == traffic["recv"] == 2 * 4 * 5 * 16
+
+
+def test_ranks_of_dynamic_sizes_that_wait_for_each_other_are_an_error() -> None:
+    mesh = Mesh.of({"pp": 2})
+    functions = []
+    for position in range(2):
+        f = FunctionBuilder(f"rank{position}", mesh)
+        f.result(f.wait(f.recv(TensorType((None,), "float32"), axis="pp", peer=1 - position, header=True)))
+        functions.append(f.build())
+    with pytest.raises(RuntimeFault, match="deadlock: 2 of 2 pipeline positions cannot proceed"):
+        make_report(by_position(functions, mesh, "pp"), name="", costs=UNIT, costs_name="", measured=None)
 
 
 def test_traces_have_arrows_from_send_to_wait() -> None:
