@@ -6,14 +6,16 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from deep_models import captured_deep
 from exports import captured
 from models import BY_NAME
 from torch_mlir import ir
 
 import hpir
+from hpir.dialect.attributes import find_mesh
 from hpir.dialect.diagnostics import IRError
 from hpir.dialect.parsing import parse_module
-from hpir.dialect.signature import body_of, function_name, step_functions
+from hpir.dialect.signature import body_of, function_name, read_signature, step_functions
 from hpir.ir_passes.verification.live_bytes import live_bytes
 
 STAGES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-h1": 1, "zb-v": 2, "dualpipe-v": 2}
@@ -69,6 +71,25 @@ def test_what_passes_make_is_right(name: str, schedule: str) -> None:
 def test_what_passes_make_without_data_ranks_is_right(name: str) -> None:
     module = staged(name, "1f1b", data=False)
     hpir.run_passes(module, scheduled("1f1b", 1))
+
+
+def test_parameters_that_share_gathers_and_gradients() -> None:
+    """A parameter gathered in two forms, and one partial gradient of two parameters."""
+    module = captured_deep("derived").module
+    hpir.run_passes(
+        module,
+        "hp-set-mesh{axes=pp:2,dp:2},hp-simplify,hp-fsdp{axes=dp units=layers.*},hp-simplify,"
+        f"hp-assign-stages{{axis=pp stages=2}},hp-split-stages,{VERIFIED},{scheduled('1f1b', 2)},"
+        f"hp-hoist-gathers,{VERIFIED},hp-sink-reductions,{VERIFIED}",
+    )
+    found = find_mesh(module.operation)
+    assert found is not None
+    partial = [
+        info
+        for function in step_functions(module.operation)
+        for info in read_signature(function, found[1]).results_with_role("partial")
+    ]
+    assert any(len(info.names) > 1 for info in partial)
 
 
 def swaps(module: ir.Module, name: str) -> Iterator[tuple[int, int, int, int]]:

@@ -36,18 +36,19 @@ class Total:
 
     Attributes:
         role: "loss", "weight" or "grad".
-        name: of the parameter; of others the role.
+        names: of the parameters that it is the gradient of: all names of one, or of several that share a partial
+            gradient; of others the role.
         parts: by stage, ascending, the microbatches that are summed, one bit each.
         divisor: what it was divided by: nothing, "microbatches" or "weight".
     """
 
     role: str
-    name: str
+    names: tuple[str, ...]
     parts: tuple[tuple[int, int], ...]
     divisor: str = ""
 
     def __str__(self) -> str:
-        return f"gradient of '{self.name}'" if self.role == "grad" else f"the {self.role}"
+        return f"gradient of '{self.names[0]}'" if self.role == "grad" else f"the {self.role}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ def add(left: Known | None, right: Known | None) -> Known | None:
         return Packed(tuple(add(mine, other) for mine, other in zip(left.members, right.members, strict=True)))
     if not isinstance(left, Total) or not isinstance(right, Total):
         return None
-    if (left.role, left.name) != (right.role, right.name):
+    names = tuple(name for name in left.names if name in right.names)
+    if left.role != right.role or not names:
         raise UnequalError(f"adds {right} to {left}")
     if left.divisor != right.divisor:
         raise UnequalError(f"adds parts of {left} of which some were divided and some were not")
@@ -100,7 +102,7 @@ def add(left: Known | None, right: Known | None) -> Known | None:
         if common:
             raise UnequalError(f"adds {left} of microbatch {lowest(common)}, stage {stage}, twice")
         parts[stage] = parts.get(stage, 0) | microbatches
-    return replace(left, parts=tuple(sorted(parts.items())))
+    return replace(left, names=names, parts=tuple(sorted(parts.items())))
 
 
 def lowest(microbatches: int) -> int:

@@ -69,11 +69,12 @@ def _check_reductions(pipeline: Pipeline, findings: Findings) -> None:
     for rank, analysed in ranks:
         held = {stage for stage, position in enumerate(pipeline.placement) if position == rank.coordinate}
         own = {
-            info.name
+            name
             for function in stages.functions
             if function.stage in held
             for info in function.signature.results
             if info.role in ("grad", "partial", "loss", "weight")
+            for name in info.names
         }
         proof.check(*analysed, only=own)
         proof.check_loss(*analysed, only=own)

@@ -257,7 +257,7 @@ class Execution:
             elif info.role == "output":
                 made.append(Origin("output", info.name, microbatch))
             else:
-                made.append(Total(role_of_total(info), info.name, ((function.stage, 1 << microbatch),)))
+                made.append(Total(role_of_total(info), info.names, ((function.stage, 1 << microbatch),)))
         return made
 
     def _report_wrong(

@@ -57,7 +57,7 @@ class RankResults:
             elif info.role == "buffer":
                 check_owner(rank.op, info, ("a new value", "buffer"), buffers, self._findings)
                 self._check_buffer(rank, info, known)
-            have.add(info.name)
+            have.update(info.names)
             if info.role in ("loss", "weight", "grad"):
                 total = self._check_total(rank, info, known)
                 if total is not None:
@@ -71,7 +71,7 @@ class RankResults:
         where = called(rank.op, "result", info)
         what = f"the gradient of '{info.name}'" if info.role == "grad" else f"the {info.role}"
         expected = self._expected.get((info.role, info.name))
-        if not isinstance(known, Total) or (known.role, known.name) != (info.role, info.name):
+        if not isinstance(known, Total) or known.role != info.role or info.name not in known.names:
             got = "something else" if known is None else str(known)
             self._add(rank, info, f"{where}: expected {what} of the whole step, got: {got}")
             return None

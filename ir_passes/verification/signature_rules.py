@@ -62,7 +62,8 @@ def check_signature(
 def check_names(function: ir.Operation, signature: Signature, findings: Findings) -> None:
     """Check that names are unique and only parameters trainable (V4)."""
     state = [info for info in signature.arguments if info.role in STATE_ROLES]
-    given = [info for info in signature.arguments if info.role not in STATE_ROLES]
+    # A parameter may be gathered in several forms.
+    given = [info for info in signature.arguments if info.role not in (*STATE_ROLES, "gathered")]
     for side, infos in (("argument", state), ("argument", given), ("result", signature.results_with_role("output"))):
         owners: dict[str, int] = {}
         for info in infos:

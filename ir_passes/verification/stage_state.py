@@ -104,32 +104,16 @@ def _state(stages: Stages, findings: Findings) -> dict[str, State]:
 
 def _check_gradients(stages: Stages, parameters: Mapping[str, ValueInfo], findings: Findings) -> None:
     have: dict[tuple[str, int], tuple[StageFunction, ValueInfo]] = {}
-    reduced: set[str] = set()
     for function in stages.functions:
-        partial = function.signature.results_with_role("partial")
-        for gradient in (*function.signature.results_with_role("grad"), *partial):
-            where = called(function.op, "result", gradient)
-            if gradient.role == "grad":
-                check_owner(function.op, gradient, ("a gradient", "parameter"), parameters, findings)
-            reduced.add(gradient.name)
-            first, _ = have.setdefault((gradient.name, function.stage), (function, gradient))
-            if have[gradient.name, function.stage][1] is not gradient:  # V6
-                findings.add(
-                    function.op,
-                    f"{where}: stage {function.stage} has another gradient of '{gradient.name}'",
-                    notes=[(first.op, f"returned by @{first.name}")],
-                )
-            parameter = parameters.get(gradient.name)
-            if parameter is None:
-                continue
-            if not parameter.trainable:  # V6
-                findings.add(function.op, f"{where}: parameter '{parameter.name}' is frozen, expected no gradient")
-            if parameter.stages and function.stage not in parameter.stages:  # V18
-                findings.add(
-                    function.op,
-                    f"{where}: parameter '{parameter.name}' is of stages {list(parameter.stages)}, "
-                    f"stage {function.stage} has a gradient of it",
-                )
+        for gradient in function.signature.results_with_role("grad"):
+            check_owner(function.op, gradient, ("a gradient", "parameter"), parameters, findings)
+            _check_gradient(function, gradient, gradient.name, parameters, have, findings)
+        for partial in function.signature.results_with_role("partial"):
+            # The names of one parameter, or of several whose gradients it is.
+            owners = [parameters[name].name if name in parameters else name for name in partial.names]
+            for name in dict.fromkeys(owners):
+                _check_gradient(function, partial, name, parameters, have, findings)
+    reduced = {name for name, _ in have}
     needed = _loss_depends_on(stages)
     for name, (function, user) in needed.items():
         info = parameters.get(name)
@@ -140,6 +124,36 @@ def _check_gradients(stages: Stages, parameters: Mapping[str, ValueInfo], findin
                 "gradient of it",
                 notes=[(user, f"'{name}' is used here{place_in_model(user)}")],
             )
+
+
+def _check_gradient(
+    function: StageFunction,
+    gradient: ValueInfo,
+    name: str,
+    parameters: Mapping[str, ValueInfo],
+    have: dict[tuple[str, int], tuple[StageFunction, ValueInfo]],
+    findings: Findings,
+) -> None:
+    """Check that a stage has one gradient of a parameter, and may have it; `have` notes the first by stage."""
+    where = called(function.op, "result", gradient)
+    first, known = have.setdefault((name, function.stage), (function, gradient))
+    if known is not gradient:  # V6
+        findings.add(
+            function.op,
+            f"{where}: stage {function.stage} has another gradient of '{name}'",
+            notes=[(first.op, f"returned by @{first.name}")],
+        )
+    parameter = parameters.get(name)
+    if parameter is None:
+        return
+    if not parameter.trainable:  # V6
+        findings.add(function.op, f"{where}: parameter '{name}' is frozen, expected no gradient")
+    if parameter.stages and function.stage not in parameter.stages:  # V18
+        findings.add(
+            function.op,
+            f"{where}: parameter '{name}' is of stages {list(parameter.stages)}, stage {function.stage} has a "
+            "gradient of it",
+        )
 
 
 def _loss_depends_on(stages: Stages) -> dict[str, tuple[StageFunction, ir.Operation]]:

@@ -46,14 +46,14 @@ class Totals:
         for function in pipeline.stages.functions:
             for info in function.signature.results:
                 role = role_of_total(info)
-                if role:
-                    makers.setdefault((role, info.name), set()).add(function.stage)
+                for name in info.names if role else ():
+                    makers.setdefault((role, name), set()).add(function.stage)
         self.expected = {key: tuple((stage, full) for stage in sorted(stages)) for key, stages in makers.items()}
         """By role and name, the parts of the whole sum."""
 
     def is_complete(self, total: Total) -> bool:
         """Return whether a sum has all its parts."""
-        return total.parts == self.expected.get((total.role, total.name))
+        return total.parts == self.expected.get((total.role, total.names[0]))
 
     def visit(self, op: ir.Operation, given: Sequence[Known | None]) -> list[Known | None]:
         """Return what an op makes of values; of a collective over data axes, what arrives."""
