@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from staged_program import CROSSING, staged_program
+from staged_program import check_crossings, check_no_views, staged_program
 from torch_mlir import ir
 
 import hpir
 from hpir.dialect.parsing import parse_module
-from hpir.dialect.signature import Signature, body_of, function_name, read_signature, return_of, step_functions
+from hpir.dialect.signature import body_of, step_functions
 from hpir.ir_passes.views import CASTS, VIEWS, operator_name
 from hpir.lowering.to_program import to_program
 
@@ -179,63 +179,6 @@ module attributes {{hp.pipeline_axis = "pp", hp.stage_count = {self.stages} : i6
 
 
 _CONSTANTS = dict.fromkeys(("%zero", "%one", "%two", "%single", "%double"), "!torch.int")
-
-
-def crossing_values(module: ir.Operation) -> dict[str, list[tuple[int, str, str, str]]]:
-    """Return for each name of a value that crosses: stage, task and role of its ends, and the type, maker first."""
-    ends: dict[str, list[tuple[int, str, str, str]]] = {}
-    for function in step_functions(module):
-        stage = ir.IntegerAttr(function.attributes["hp.stage"]).value
-        task = ir.StringAttr(function.attributes["hp.task"]).value
-        assert function_name(function) == f"stage{stage}_{task}"
-        signature = read_signature(function)
-        for side in (signature.arguments, signature.results):
-            for info in side:
-                if info.role in CROSSING:
-                    ends.setdefault(info.name, []).append((stage, task, info.role, str(info.type)))
-    return ends
-
-
-def check_crossings(module: ir.Operation) -> None:
-    """Check that all that crosses has one maker, right roles, and goes forward in the forward, back in the backward."""
-    for name, (maker, *takers) in crossing_values(module).items():
-        stage, task, role, type_ = maker
-        assert name.startswith(f"{task[0] if '_' not in task else task.split('_')[1][0]}{stage}.")
-        assert role == ("outgoing" if any(taker[0] != stage for taker in takers) else "saved")
-        assert takers, name
-        for other, taken_by, taken_as, taken_type in takers:
-            assert taken_as == ("saved" if other == stage else "incoming")
-            assert taken_type == type_
-            if task == "forward" and taken_by == "forward":
-                assert other > stage
-            elif task == "forward":
-                assert other >= stage
-            else:
-                assert taken_by != "forward"
-                assert other < stage or (other == stage and taken_by == "backward_weight")
-
-
-def check_no_views(module: ir.Operation) -> None:
-    """Check that no function takes a view of what it takes: made by one function, as far as that function knows."""
-    taken: dict[str, set[str]] = {}
-    for function in step_functions(module):
-        for info in read_signature(function).arguments:
-            if info.role in CROSSING:
-                taken.setdefault(info.name, set()).add(function_name(function))
-    for function in step_functions(module):
-        signature = read_signature(function)
-        crossing = _returned(function, signature)
-        for value, name in crossing.items():
-            base = value
-            while not isinstance(base.owner, ir.Block) and operator_name(base.owner) in (VIEWS | CASTS):
-                base = base.owner.operands[0]
-                if base in crossing:
-                    assert not taken[name] & taken[crossing[base]], (name, crossing[base])
-
-
-def _returned(function: ir.Operation, signature: Signature) -> dict[ir.Value, str]:
-    operands = return_of(function).operands
-    return {operands[info.index]: info.name for info in signature.results if info.role in CROSSING}
 
 
 def count_fixed(module: ir.Operation) -> dict[str, int]:

@@ -1,4 +1,9 @@
 // RUN: hp-opt %s --split-input-file --hp-split-stages | filecheck %s
+// RUN: hp-opt %s --split-input-file --hp-split-stages 2>&1 >/dev/null | filecheck %s --check-prefix=REMARK
+
+// REMARK: split_stages.mlir:[[#]]:3: remark: 'func.func' op stage 0 keeps 1 value (192 bytes) for its backward and sends 1 value (192 bytes) to later stages
+// REMARK-NEXT: remark: 'func.func' op stage 1 keeps 2 values (240 bytes) for its backward and sends 0 values (0 bytes) to later stages
+// REMARK-NOT: {{.}}
 
 // Two stages: what crosses, in which role and by which name; state, inputs and constants go straight to who uses them.
 
