@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from language_model import LanguageModel, next_token_loss
-from measure import Row
+from measure import Row, Spread, bounded, repeat
 from step_pairs import Made, Sizes, StepMaker, compare_ranks, pair_row
 from torch import Tensor, nn
 from torch.distributed.pipelining import (
@@ -24,6 +24,7 @@ import hpir
 
 LIMIT = 0.85
 SPLIT_LIMIT = 1.0
+TASK_LIMIT_US = 60
 RANKS = (2, 4)
 MICROBATCHES = (4, 8)
 SIZES = Sizes(layers=8, dim=128, rows=16, length=64)
@@ -115,13 +116,43 @@ def plan(pipeline: Pipeline, sizes: Sizes, ranks: int) -> dict[str, Any]:
     }
 
 
+class _Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+def time_task(*, stages: int = 4, microbatches: int = 64, rounds: int = 12) -> Spread:
+    """Time a task of a pipeline that has next to nothing to compute, on one rank, in seconds."""
+    model = nn.Sequential(*(_Scale() for _ in range(stages)))
+    batch = {"x": torch.ones(microbatches, 1)}
+    plan = {
+        "mesh": {"pp": 1},
+        "data": {"axes": [], "microbatches": microbatches},
+        "pipeline": {"axis": "pp", "schedule": "interleaved", "stages_per_rank": stages},
+    }
+    step = hpir.compile(model, _sum, batch, plan=plan)
+    return repeat(lambda: step(**batch), rounds, warm_up=3).divided(2 * stages * microbatches)
+
+
+def _sum(model: nn.Module, x: Tensor) -> Tensor:
+    total: Tensor = model(x).sum()
+    return total
+
+
 def _maker(make: Callable[[Pipeline, Sizes, int, int], Made], schedule: str, microbatches: int) -> StepMaker:
     return functools.partial(make, Pipeline(schedule, microbatches))
 
 
 def rows(*, sizes: Sizes = SIZES, rounds: int = 12) -> list[Row]:
     """Measure every schedule for 2 and 4 ranks and 4 and 8 microbatches; then zb-h1 beside our own 1f1b."""
-    made = []
+    task = time_task()
+    made = [
+        bounded("a task without work", task.text("us", 1e6), 1e6 * task.median, TASK_LIMIT_US, "us"),
+    ]
     for ranks in RANKS:
         for microbatches in MICROBATCHES:
             where = f"{ranks} ranks, {microbatches} microbatches"

@@ -67,6 +67,12 @@ def _pipeline() -> list[Row]:
     return pipeline_passes.rows()
 
 
+def _schedules() -> list[Row]:
+    import pipeline_steps
+
+    return pipeline_steps.rows()
+
+
 @dataclass(frozen=True)
 class Part:
     """One table of the page: its title, what measures it, and what a reader must know of it."""
@@ -89,6 +95,18 @@ PARTS = {
 - **Layouts**: the same step with `buckets.layout` "flat" and "packed".
 - **Collectives per unit**: starts in the Program of two ranks, of the layers and the parameters outside them.
 - **One-rank step**: the same model in one process with one thread.
+""",
+    ),
+    "schedules": Part(
+        "Pipelined training steps",
+        _schedules,
+        """\
+- The language model and processes as above, a batch of 16x64 in all, cut into the same stages for both. The peer is
+  `torch.distributed.pipelining` with its schedule of the same kind, `PipelineStage` per stage and a loss function on the
+  last; both must give the same loss and gradients, up to 1e-5 of the largest.
+- **zb-h1 over 1f1b**: both hpir's.
+- **A task without work**: a step of four stages that multiply one number, on one rank: time per call of a stage function,
+  that of its one to three operators included, messages not.
 """,
     ),
     "tools": Part(

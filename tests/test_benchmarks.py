@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import bucketing
@@ -11,6 +12,7 @@ import large_modules
 import overlap_pass
 import passes_and_tools
 import pipeline_passes
+import pipeline_steps
 import pytest
 import run
 import step_pairs
@@ -175,6 +177,20 @@ def test_fsdp_against_fsdp2() -> None:
     comparison = step_pairs.compare_ranks(TINY, 1, (training_steps.flat, training_steps.fsdp2))
     assert comparison.times.first.median > 0 and comparison.times.second.median > 0
     assert 0 <= comparison.difference <= step_pairs.TOLERANCE
+
+
+@pytest.mark.parametrize("schedule", ("1f1b", "interleaved"))
+def test_a_pipeline_against_the_peer(schedule: str) -> None:
+    sizes = step_pairs.Sizes(layers=4, dim=16, rows=4, length=8)
+    pipeline = pipeline_steps.Pipeline(schedule, 2)
+    makers = partial(pipeline_steps.ours, pipeline), partial(pipeline_steps.peer, pipeline)
+    comparison = step_pairs.compare_ranks(sizes, 1, makers)
+    assert comparison.times.ratio.median > 0
+    assert 0 <= comparison.difference <= step_pairs.TOLERANCE
+
+
+def test_a_task_without_work() -> None:
+    assert 0 < pipeline_steps.time_task(stages=2, microbatches=2, rounds=1).median < 0.1
 
 
 def test_launches_per_unit() -> None:
