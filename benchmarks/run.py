@@ -102,11 +102,11 @@ PARTS = {
         _schedules,
         """\
 - The language model and processes as above, a batch of 16x64 in all, cut into the same stages for both. The peer is
-  `torch.distributed.pipelining` with its schedule of the same kind, `PipelineStage` per stage and a loss function on the
-  last; both must give the same loss and gradients, up to 1e-5 of the largest.
+  `torch.distributed.pipelining` with its schedule of the same kind, `PipelineStage` per stage and a loss function on
+  the last; both must give the same loss and gradients, up to 1e-5 of the largest.
 - **zb-h1 over 1f1b**: both hpir's.
-- **A task without work**: a step of four stages that multiply one number, on one rank: time per call of a stage function,
-  that of its one to three operators included, messages not.
+- **A task without work**: a step of four stages that multiply one number, on one rank: time per call of a stage
+  function, that of its one to three operators included, messages not.
 """,
     ),
     "tools": Part(
