@@ -11,8 +11,11 @@ from capture_check import assert_captured, regression
 from models import train_regression
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch_mlir import ir
 
 import hpir
+from hpir.dialect.signature import body_of, step_functions
+from hpir.ir_passes.phases import BACKWARD, Phases
 
 BATCH = regression(6, 6)
 
@@ -250,3 +253,31 @@ def test_a_backward_that_changes_results_or_inputs_is_refused(train: Callable[..
     with pytest.raises(hpir.CaptureError, match=f"the backward changes {what} in place: compute a new tensor") as error:
         hpir.export(nn.Linear(6, 6), train, {name: leaf.float() for name, leaf in BATCH.items()})
     assert str(error.value).startswith(f"{__file__}:")
+
+
+class SavedLayers(nn.Module):
+    """A function with a backward of its own between two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(Saved.apply(self.first(x)))
+        return y
+
+
+def test_what_a_functions_own_backward_makes_of_gradients_is_of_the_backward() -> None:
+    exported = hpir.export(SavedLayers(), train_regression, BATCH)
+    (function,) = step_functions(exported.module.operation)
+    phases = Phases(function)
+    backward: set[ir.Value] = set()
+    for view in body_of(function).operations:
+        op = view.operation
+        if op.name == "func.return" or not any("tensor" in str(result.type) for result in op.results):
+            continue
+        if phases.of(op) == BACKWARD:
+            backward.update(op.results)
+        else:
+            assert not any(operand in backward for operand in op.operands), str(op)
+    assert backward

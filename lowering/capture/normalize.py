@@ -88,7 +88,11 @@ def _annotate(graph: torch.fx.Graph) -> None:
             continue
         stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
         node.meta["hp.module"] = _module_path(list(stack.values())[-1][0]) if stack else ""
-        node.meta["hp.phase"] = "backward" if node.meta.get("partitioner_tag") == "is_backward" else "forward"
+        # torch does not tag all that an autograd function's own backward computes.
+        is_backward = node.meta.get("partitioner_tag") == "is_backward" or any(
+            made_of.meta.get("hp.phase") == "backward" for made_of in node.all_input_nodes
+        )
+        node.meta["hp.phase"] = "backward" if is_backward else "forward"
         trace = node.meta.get("stack_trace")
         if trace is None:
             continue
