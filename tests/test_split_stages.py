@@ -85,7 +85,7 @@ def test_stages_compute_what_the_step_does(name: str) -> None:
     for stages, split in zip(STAGES[name], ("false", "true"), strict=True):
         module = step_of(name)
         place_by_module(module, stages)
-        staged = hpir.run_passes(module, f"hp-split-stages{{split-backward={split}}}")
+        staged = hpir.run_passes(module, f"hp-split-stages{{split-backward={split}}},hp-verify-level")
         check_crossings(staged)
         check_no_views(staged)
         assert_same(simulated(staged, whole, name, 8), expected)
@@ -104,7 +104,7 @@ def test_stages_of_sharded_steps(name: str, reshard: str) -> None:
     whole = to_program(module, microbatches=2)
     expected = hpir.simulate(whole, captured(name, 4).state, BY_NAME[name].data(16, torch.float64))
     gathers = Counter(op_names(module))["hp.all_gather"]
-    split = "hp-assign-stages{axis=pp stages=2},hp-split-stages{split-backward=true}"
+    split = "hp-assign-stages{axis=pp stages=2},hp-split-stages{split-backward=true},hp-verify-level"
     staged = hpir.run_passes(module, split)
     # Two stages hold the tied weight and gather it both; nothing else is gathered more often than before.
     owners = Counter(op_names(staged))["hp.all_gather"] - gathers
@@ -117,7 +117,7 @@ def test_every_op_is_in_one_function(split: str) -> None:
     module = step_of("convnet")
     place_by_module(module, STAGES["convnet"][1])
     before = Counter(op_names(module))
-    staged = hpir.run_passes(module, f"hp-split-stages{{split-backward={split}}}")
+    staged = hpir.run_passes(module, f"hp-split-stages{{split-backward={split}}},hp-verify-level")
     added = Counter(op_names(staged)) - before
     # Two of the fused ops are asked for gradients of inputs and of weights by different functions.
     fused = {"torch.aten.native_batch_norm_backward": 1, "torch.aten.convolution_backward": 1}
@@ -163,7 +163,7 @@ def test_a_captured_step_survives_a_late_refusal() -> None:
 
 def test_time_is_linear_in_ops() -> None:
     times = []
-    for layers in (200, 1600):
+    for layers in (100, 800):
         module = hpir.run_passes(parse_module(large_step(layers, 9)).operation, "hp-set-mesh{axes=pp:8}")
         hpir.run_passes(module, "hp-assign-stages{axis=pp stages=8}")
         start = time.process_time()

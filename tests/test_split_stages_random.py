@@ -204,7 +204,7 @@ def test_random_steps(seed: int, stages: int) -> None:
     for split in ("false", "true"):
         step = hpir.run_passes(parse_module(text).operation, "hp-simplify")
         before = count_fixed(step)
-        staged = hpir.run_passes(step, f"hp-split-stages{{split-backward={split}}}")
+        staged = hpir.run_passes(step, f"hp-split-stages{{split-backward={split}}},hp-verify-level")
         check_crossings(staged)
         check_no_views(staged)
         after = count_fixed(staged)

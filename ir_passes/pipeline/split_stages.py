@@ -30,7 +30,7 @@ class HpSplitStages(ModulePass):
     """Split the step into a forward and a backward function for each stage.
 
     1. An op with `hp.stage = k` goes to `@stage<k>_forward` or, by its phase, to `@stage<k>_backward`. Ops that nobody
-       needs are left out, and so are functions that would do nothing.
+       needs are left out, and so is a backward that would do nothing; every stage has a forward.
     2. What one function makes and another needs crosses, straight from maker to user: it is a result "outgoing" where
        another stage takes it, "saved" where only a later function of its own stage does, and an argument "incoming" or
        "saved". `hp.name` is the same at both ends and unique: "f0.1" is value 1 of stage 0's forward, in program order.
@@ -48,7 +48,7 @@ class HpSplitStages(ModulePass):
     7. With `split-backward` the backward is two functions: `_backward_weight` has what only gradients of its stage's
        parameters need, their reductions included, `_backward_input` the rest. No op is in both, but those of rule 4 and
        a fused operator with an output mask (convolution, batch, group and layer norm), which each asks for its own.
-    8. Unused state is given to the forward of its stages, unused inputs and sizes to the first function.
+    8. Unused state is given to the forward of its stages, unused inputs and sizes to the first.
     9. `hp.output_tree`, `hp.guards` and `hp.static_inputs` move to the module. A remark on each forward says what is
        kept for the backward and what is sent.
 

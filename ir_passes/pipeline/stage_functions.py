@@ -50,7 +50,7 @@ class StageFunction:
 
 
 def lay_out(graph: SplitGraph, tasks: Tasks, needs: Needs, crossings: Crossings) -> list[StageFunction]:
-    """Decide on everything in every function; functions that would do nothing are left out."""
+    """Decide on everything in every function; backwards that would do nothing are left out."""
     functions = {task: StageFunction(task) for task in tasks.in_order()}
     places = _places(graph, tasks, needs, crossings)
     for node, placed in zip(graph.nodes, places.nodes, strict=True):
@@ -67,26 +67,26 @@ def lay_out(graph: SplitGraph, tasks: Tasks, needs: Needs, crossings: Crossings)
             [placed for placed in needs.results if placed.task == task],
             key=lambda placed: _RESULT_ORDER.index(placed.returned.info.role),
         )
-    kept = {task for task, function in functions.items() if function.does_something}
-    _give_unused(graph, tasks, functions, kept)
+    kept = {task for task, function in functions.items() if task.kind == FORWARD or function.does_something}
+    _give_unused(graph, tasks, needs, functions, kept)
     return [function for task, function in functions.items() if task in kept]
 
 
-def _give_unused(graph: SplitGraph, tasks: Tasks, functions: dict[Task, StageFunction], kept: set[Task]) -> None:
+def _give_unused(
+    graph: SplitGraph, tasks: Tasks, needs: Needs, functions: dict[Task, StageFunction], kept: set[Task]
+) -> None:
     """Give what no function uses to the forward of the stage that holds it; inputs and sizes to the first."""
-    order = tasks.in_order()
     used = {(index, task.stage) for task in kept for index in functions[task].arguments}
     for info in graph.signature.arguments:
         if info.role in STATE_ROLES:
-            for stage in info.stages:
-                if (info.index, stage) not in used:
-                    forward = tasks.forward(stage)
-                    kept.add(forward)
-                    functions[forward].arguments.append(info.index)
-        elif not any((info.index, stage) in used for stage in range(tasks.stage_count)):
-            first = next((task for task in order if task in kept), order[0])
-            kept.add(first)
-            functions[first].arguments.append(info.index)
+            # Of a buffer that the step changes, others would have an old copy.
+            stages = (needs.changing[info.index],) if info.index in needs.changing else info.stages
+            takers = [tasks.forward(stage) for stage in stages if (info.index, stage) not in used]
+        else:
+            given = any((info.index, stage) in used for stage in range(tasks.stage_count))
+            takers = [] if given else [tasks.forward(0)]
+        for taker in takers:
+            functions[taker].arguments.append(info.index)
 
 
 @dataclass

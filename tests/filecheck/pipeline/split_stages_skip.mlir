@@ -95,7 +95,7 @@ module attributes {hp.pipeline_axis = "pp", hp.stage_count = 2 : i64} {
 
 // -----
 
-// A forward that has nothing to do but to receive for its backward does exist; a stage without ops has no function.
+// A forward that has nothing to do but to receive for its backward; one that has nothing to do, for every stage has one.
 
 !x = !torch.vtensor<[2,4],f32>
 !s = !torch.vtensor<[],f32>
@@ -103,6 +103,8 @@ module attributes {hp.pipeline_axis = "pp", hp.stage_count = 2 : i64} {
 // CHECK-LABEL: func.func @stage0_forward
 // CHECK: func.func @stage1_forward(%arg0: !torch.vtensor<[2,4],f32> {hp.name = "f0.0", hp.role = "incoming"})
 // CHECK-SAME: attributes {hp.stage = 1 : i64, hp.task = "forward"}
+// CHECK-NEXT: return
+// CHECK: func.func @stage2_forward() attributes {hp.stage = 2 : i64, hp.task = "forward"} {
 // CHECK-NEXT: return
 // CHECK: func.func @stage1_backward(%arg0: !torch.vtensor<[2,4],f32> {hp.name = "f0.0", hp.role = "incoming"})
 // CHECK: func.func @stage0_backward

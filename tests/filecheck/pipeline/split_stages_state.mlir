@@ -73,7 +73,7 @@ module attributes {hp.pipeline_axis = "pp", hp.stage_count = 3 : i64} {
 
 // -----
 
-// Unused state is given to the forward of its stage, unused inputs and sizes to the first; a forward is made for that.
+// Unused state is given to the forward of its stage, unused inputs and sizes to the first.
 // What nobody needs is left out.
 
 !x = !torch.vtensor<[4],f32>

@@ -13,7 +13,7 @@
 // CHECK: %[[SUM:.*]] = torch.aten.add.Tensor %[[A]], %[[B]], %int1 {hp.phase = "backward", hp.stage = 2 : i64}
 // CHECK: %[[T:.*]] = torch.aten.t %[[SUM]] {hp.phase = "backward", hp.stage = 2 : i64}
 // CHECK-NEXT: return %[[T]]
-// CHECK-NOT: func.func @stage1
+// CHECK-NOT: func.func @stage1_backward
 // CHECK: func.func @stage0_backward(
 // CHECK-SAME: -> (!torch.vtensor<[4,4],f32> {hp.fqn = ["embed", "head"], hp.role = "grad"})
 // CHECK-NOT: torch.aten.add.Tensor
