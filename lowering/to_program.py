@@ -222,6 +222,7 @@ class _FunctionLowering:
         self._members = CollectiveMembers(first_names)
         self.values: dict[ir.Value, Arg] = {}
         self.ops: list[Op] = []
+        self._types: dict[ir.Type, TensorType | None] = {}
         self._next = next_value
 
     def lower(self, op: ir.Operation) -> None:
@@ -262,8 +263,11 @@ class _FunctionLowering:
             self.values[result] = Ref(self._next)
             numbers.append(self._next)
             self._next += 1
-            type_ = read_tensor_type(result.type)
-            types.append(None if type_ is None else _type(type_))
+            mlir_type = result.type
+            if mlir_type not in self._types:  # a type is read from its text, and few differ
+                type_ = read_tensor_type(mlir_type)
+                self._types[mlir_type] = None if type_ is None else _type(type_)
+            types.append(self._types[mlir_type])
         return tuple(numbers), tuple(types)
 
     def _append(self, op: ir.Operation, target: str, args: tuple[Arg, ...], kwargs: dict[str, Arg]) -> None:
