@@ -3,7 +3,8 @@
 Where tensors are small a message costs more than what is in it, and every collective is a launch and a wait. So
 adjacent starts of one kind over the same axes become one start, and their waits one wait where the first of them stood:
 what was sent together arrives together. Nothing else moves: when communication starts is still what the Program says.
-Gathers of several units stay apart.
+Gathers of several units stay apart. So do collectives over the axis of a pipeline: its ranks run different functions,
+in which different ones may be adjacent, and yet all must start the same.
 
 What passes have fused into a bucket stays as it is: how large buckets are was decided there. But where generated code
 is run as it is, the wait for a gathered bucket and the op that takes it apart become one: a transport that gets the
@@ -23,7 +24,7 @@ _PER_OPERAND = ("dims", "split_dims", "concat_dims")
 
 def coalesce_program(program: Program, names: Iterable[str]) -> Program:
     """Return a Program whose functions `names` are coalesced."""
-    return replace_functions(program, names, coalesce)
+    return replace_functions(program, names, lambda function: coalesce(function, program.pipeline_axis))
 
 
 def replace_functions(program: Program, names: Iterable[str], change: Callable[[Function], Function]) -> Program:
@@ -58,12 +59,17 @@ def unpack_arrivals(function: Function) -> Function:
     return replace(function, ops=tuple(op for op in kept if op is not None))
 
 
-def coalesce(function: Function) -> Function:
-    """Return a function with adjacent starts merged, and their waits; itself where there are none to merge."""
+def coalesce(function: Function, pipeline_axis: str | None = None) -> Function:
+    """Return a function with adjacent starts merged, and their waits; itself where there are none to merge.
+
+    Args:
+        function: that all ranks run, or all at a position on the pipeline's axis.
+        pipeline_axis: what goes over it stays as it is.
+    """
     waits = {
         value: number for number, op in enumerate(function.ops) if op.target == "hp.wait" for value in op.operands()
     }
-    runs = _runs(function.ops, waits)
+    runs = _runs(function.ops, waits, pipeline_axis)
     if not runs:
         return function
     changed: dict[int, Op | None] = {}
@@ -86,14 +92,14 @@ def position_before(function: Function, op: Op) -> int:
     )
 
 
-def _runs(ops: Sequence[Op], waits: Mapping[int, int]) -> list[list[int]]:
+def _runs(ops: Sequence[Op], waits: Mapping[int, int], apart: str | None) -> list[list[int]]:
     """Return positions of adjacent starts that may be merged, two or more each."""
     runs: list[list[int]] = []
     last: tuple[str, dict[str, Arg], str] | None = None
     for number, op in enumerate(ops):
         key = None
         # What is never waited for cannot be merged with what is.
-        if op.target in COLLECTIVES and not op.bucket and op.results[0] in waits:
+        if op.target in COLLECTIVES and not op.bucket and op.results[0] in waits and apart not in _axes(op):
             kwargs = {name: arg for name, arg in op.kwargs.items() if name not in _PER_OPERAND}
             # A unit whose gathers start ahead of its use is not to be there, and take memory, as early as the one
             # before it that they start together with.
@@ -104,6 +110,10 @@ def _runs(ops: Sequence[Op], waits: Mapping[int, int]) -> list[list[int]]:
             runs.append([number])
         last = key
     return [run for run in runs if len(run) > 1]
+
+
+def _axes(op: Op) -> tuple[Arg, ...]:
+    return _entries(op.kwargs["axes"])
 
 
 def _merged_starts(starts: Sequence[Op]) -> Op:

@@ -60,6 +60,13 @@ def test_adjacent_starts_are_one_start_and_their_waits_one_at_the_first() -> Non
     assert [position_before(function, op) for op in coalesce(function).ops] == [0, 7, 4, 6, 8, 9]
 
 
+def test_what_goes_over_the_axis_of_a_pipeline_stays_as_it_is() -> None:
+    function = gathers(("tp",), ("tp",), ("dp",), ("dp",)).build()
+    assert len(coalesce(function).ops) == len(function.ops) - 4
+    apart = coalesce(function, "tp")
+    assert [op.args for op in apart.ops if op.target == "hp.all_gather"] == [(Ref(0),), (Ref(1),), (Ref(2), Ref(3))]
+
+
 @pytest.mark.parametrize(
     "builder",
     [
