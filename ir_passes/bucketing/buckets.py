@@ -111,9 +111,11 @@ def trace_parameters(buckets: list[Bucket], parameters: Set[ir.Value]) -> None:
 
 
 def _cast_source(value: ir.Value) -> ir.Value | None:
-    owner = value.owner
-    if isinstance(owner, ir.Block) or operator_name(owner) not in CASTS or not is_link(owner):
+    if isinstance(value.owner, ir.Block):
         return None
-    source = owner.operands[0]
+    op = value.owner.operation
+    if operator_name(op) not in CASTS or not is_link(op):
+        return None
+    source = op.operands[0]
     before, after = tensor_type(source.type), tensor_type(value.type)
     return source if before is not None and after is not None and before.shape == after.shape else None

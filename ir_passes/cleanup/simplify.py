@@ -162,7 +162,7 @@ def _is_used(value: ir.Value) -> bool:
 def _is_point_to_point(op: ir.Operation) -> bool:
     if op.name == "hp.wait":
         owner = op.operands[0].owner
-        return not isinstance(owner, ir.Block) and owner.name in _POINT_TO_POINT
+        return not isinstance(owner, ir.Block) and owner.operation.name in _POINT_TO_POINT
     return op.name in _POINT_TO_POINT
 
 

@@ -97,7 +97,7 @@ class OpLine:
     def uses(self, value: ir.Value) -> Iterator[int]:
         """Yield the numbers of the ops that use a value, in no particular order, repeats included."""
         for use in value.uses:
-            results = use.owner.results
+            results = use.owner.operation.results
             if len(results):
                 yield self._numbers[results[0]]
         yield from self._ends.get(value, ())

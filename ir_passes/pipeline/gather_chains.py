@@ -163,7 +163,7 @@ def _is_cat(op: ir.Operation) -> bool:
 
 
 def _is_constant(value: ir.Value) -> bool:
-    return not isinstance(value.owner, ir.Block) and value.owner.name.startswith("torch.constant.")
+    return not isinstance(value.owner, ir.Block) and value.owner.operation.name.startswith("torch.constant.")
 
 
 def _is_trimmed(value: ir.Value) -> bool:

@@ -360,6 +360,6 @@ class _Gradients:
 
 def _is_one(value: ir.Value) -> bool:
     owner = value.owner
-    if isinstance(owner, ir.Block) or owner.name != "torch.constant.int":
+    if isinstance(owner, ir.Block) or owner.operation.name != "torch.constant.int":
         return False
-    return bool(ir.IntegerAttr(owner.attributes["value"]).value == 1)
+    return bool(ir.IntegerAttr(owner.operation.attributes["value"]).value == 1)

@@ -55,9 +55,10 @@ def is_constant(value: ir.Value) -> bool:
     owner = value.owner
     if isinstance(owner, ir.Block):
         return False
-    if owner.name == "torch.prim.ListConstruct":
-        return all(is_constant(operand) for operand in owner.operands)
-    return bool(owner.name.startswith("torch.constant."))
+    op = owner.operation  # the view of an op may have an accessor `name` of its own
+    if op.name == "torch.prim.ListConstruct":
+        return all(is_constant(operand) for operand in op.operands)
+    return bool(op.name.startswith("torch.constant."))
 
 
 class _Search:

@@ -118,7 +118,7 @@ class GradientReductions:
     def _site(self, values: Sequence[ir.Value]) -> Site:
         owners = [value.owner for value in values]
         # A gradient that is an argument, a constant or made by the forward is reduced with the backward's last.
-        if any(isinstance(owner, ir.Block) or self._phases.of(owner) != BACKWARD for owner in owners):
+        if any(isinstance(owner, ir.Block) or self._phases.of(owner.operation) != BACKWARD for owner in owners):
             return Site.before(self._return)
         return Site.after(max((owner.operation for owner in owners), key=_BY_POSITION))
 

@@ -140,7 +140,7 @@ class LowPrecision:
         elif isinstance(owner, ir.Block):
             site = self._builder.entry.marked({"hp.phase": ir.StringAttr.get(FORWARD, user.context)})
         else:
-            site = Site.after(owner, self._carried(owner))
+            site = Site.after(owner.operation, self._carried(owner.operation))
         low = self._builder.cast(site, value, self._dtype)
         self._narrowed[low] = low.owner.operation
         if share:
@@ -160,7 +160,7 @@ class LowPrecision:
         return {**carried, "hp.phase": ir.StringAttr.get(self._phases.of(op), op.context)}
 
     def _made_in(self, value: ir.Value) -> str:
-        return FORWARD if isinstance(value.owner, ir.Block) else self._phases.of(value.owner)
+        return FORWARD if isinstance(value.owner, ir.Block) else self._phases.of(value.owner.operation)
 
     def _simplify(self) -> None:
         for op in self._narrowed.values():
@@ -178,9 +178,9 @@ class LowPrecision:
 
     def _widened_from(self, value: ir.Value) -> ir.Value | None:
         owner = value.owner
-        if isinstance(owner, ir.Block) or operator_name(owner) not in CASTS:
+        if isinstance(owner, ir.Block) or operator_name(owner.operation) not in CASTS:
             return None
-        source = owner.operands[0]
+        source = owner.operation.operands[0]
         type_ = tensor_type(source.type)
         if type_ is None or type_.dtype != self._dtype:
             return None
