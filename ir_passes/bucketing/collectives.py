@@ -209,9 +209,12 @@ class FunctionOps:
             users = list(self.users(number))
             if len(op.operands) != 1 or len(users) != 1 or self.op(users[0]).name != "hp.wait":
                 continue
-            if "hp.phase" not in attributes:
+            stated = attributes.get("hp.phase")
+            if isinstance(stated, ir.StringAttr):
+                phase = stated.value
+            else:
                 phases = phases or Phases(self.function)
-            phase = phases.of(op) if phases else ir.StringAttr(attributes["hp.phase"]).value
+                phase = phases.of(op)
             found.append(self._collective(op, len(found), number, users[0], names, phase, padding))
         return found
 

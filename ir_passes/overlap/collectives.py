@@ -89,8 +89,8 @@ def name_of(op: ir.Operation) -> str:
     """Return what a collective is of, for messages: a bucket, parameters by name, or its axes, with its phase."""
     attributes = op.attributes
     names = read_strings(attributes["hp.fqn"]) if "hp.fqn" in attributes else None
-    if "hp.bucket" in attributes:
-        text = f"bucket '{ir.StringAttr(attributes['hp.bucket']).value}'"
+    if bucket := _text(op, "hp.bucket"):
+        text = f"bucket '{bucket}'"
     elif names:
         text = f"'{names[0]}'"
     else:

@@ -85,7 +85,7 @@ class StepGraph:
         mutated: arguments, buffers, of which the function returns a new value.
 
     Raises:
-        IRError: an op has a region: when what stands in there runs is unknown.
+        IRError: an op has a region: when what stands in there runs is unknown. Or its `hp.module` is no string.
     """
 
     def __init__(self, function: ir.Operation, signature: Signature):
@@ -115,7 +115,9 @@ class StepGraph:
             if name == "func.return":
                 self.nodes.append(Node(op, Kind.FREE, False, ""))
             else:
-                text = "" if module is None else ir.StringAttr(module).value
+                if module is not None and not isinstance(module, ir.StringAttr):
+                    raise error_at(op, f"expected 'hp.module' to be a string, the name of a module, got: {module}")
+                text = "" if module is None else module.value
                 self._add(Node(op, Kind.FIXED, phase == backward, text), name)
         self.returned = [self._origin(value) for value in self.nodes[-1].op.operands]
 

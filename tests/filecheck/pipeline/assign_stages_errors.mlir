@@ -65,3 +65,16 @@ module attributes {hp.level = "spmd"} {
     return %3 : !t
   }
 }
+
+// -----
+
+!t = !torch.vtensor<[4,4],f32>
+
+module {
+  "hp.mesh"() {axis_names = ["pp"], axis_sizes = array<i64: 2>, sym_name = "mesh"} : () -> ()
+  func.func @nameless(%x: !t {hp.name = "x", hp.role = "input"}) -> (!t {hp.name = "y", hp.role = "output"}) {
+    // expected-error@+1 {{'torch.aten.neg' op expected 'hp.module' to be a string, the name of a module, got: 3 : i64}}
+    %0 = torch.aten.neg %x {hp.module = 3 : i64, hp.phase = "forward"} : !t -> !t
+    return %0 : !t
+  }
+}
