@@ -62,6 +62,7 @@ def assert_step_equals_loop(
         torch.testing.assert_close(buffer, expected.buffers[name], rtol=tolerance, atol=tolerance, msg=name)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("microbatches", (1, 2, 4))
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("name", [case.name for case in CASES])
@@ -74,6 +75,7 @@ def test_step_equals_the_plain_loop(name: str, plan: str, microbatches: int) -> 
 LOWER = {torch.float32: 2e-5, torch.bfloat16: 6e-2}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", LOWER, ids=str)
 @pytest.mark.parametrize("plan", ("dp2", "hsdp2x2"))
 @pytest.mark.parametrize("name", [case.name for case in CASES])

@@ -110,6 +110,7 @@ def scopes(name: str) -> list[str]:
     return ["by=module", "by=size cap-mb=0.0005", "by=size", groups]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("name", [case.name for case in CASES])
 def test_a_step_keeps_its_bits(name: str, mesh: str) -> None:

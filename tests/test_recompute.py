@@ -104,6 +104,7 @@ def test_running_statistics_are_updated_once() -> None:
         assert torch.equal(result.buffers[name], buffer)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("parallel", PARALLEL)
 @pytest.mark.parametrize("name", MODELS)
 def test_results_are_bitwise_those_without_it(name: str, parallel: str) -> None:

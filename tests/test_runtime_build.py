@@ -63,6 +63,7 @@ def acceptance(name: str, microbatches: int) -> tuple[Program, list[Tensor], dic
     return program, values, state, batch
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [case.name for case in CASES])
 def test_code_and_text_equal_the_simulator_bitwise(name: str) -> None:
     program, values, state, batch = acceptance(name, 2)

@@ -11,6 +11,7 @@ from sweep.results import read_results
 from sweep.table import models_page
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda architecture: architecture.name)
 def test_architecture(architecture: Architecture) -> None:
     checked = check(architecture)
@@ -28,6 +29,7 @@ def test_architecture(architecture: Architecture) -> None:
     assert checked.result.ops == pytest.approx(recorded.ops, rel=0.1)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("architecture", architectures_dropout.ARCHITECTURES, ids=lambda row: row.name)
 def test_dropout_is_the_same_on_one_rank_and_on_two(architecture: Architecture) -> None:
     farthest, difference = check_ranks(architecture)
