@@ -20,7 +20,7 @@ from .placement import Placement, place
 from .stage_costs import forward_costs, module_costs
 from .stage_cuts import Cut, cut, cut_ops
 from .stage_modules import StageModules, module_names, parse_lists
-from .stage_report import report
+from .stage_report import first_behind, report, say_behind
 from .step_graph import StepGraph
 
 AXIS = "hp.pipeline_axis"
@@ -44,7 +44,9 @@ class HpAssignStages(ModulePass):
     2. A forward op runs on the stage that declares the innermost module of its `hp.module`; else on that of a parameter
        it uses, through views and gathers; else on the latest stage of its operands; else on the earliest of its users;
        else on the last. It runs no earlier than its operands: an op of a module that is called again further on moves
-       there, and the module's parameters have several owners.
+       there, and the module's parameters have several owners. Where a stage would get no op by this, as an early op
+       uses a parameter of a later module (an embedding tied to the head), parameters that several ops of the forward
+       use decide nothing, and have several owners.
     3. A backward op runs where the forward ran its `hp.module`, of several such stages on one that has the forward's
        values it takes. What makes a parameter's gradient runs on a stage that holds it. It runs no later than the
        backward ops it is made of; what is made of the forward alone runs where it is needed.
@@ -209,10 +211,13 @@ class HpAssignStages(ModulePass):
     ) -> None:
         for stage in placement.silent:
             names = ", ".join(modules.lists[stage])
+            first = first_behind(graph, modules, placement, stage)
+            notes = [] if first is None else [(graph.nodes[first].op, say_behind(placement, first, stage))]
             raise error_at(
                 module,
                 f"{self.name}: stage {stage} would run nothing of the forward of @{function_name(graph.function)}: "
                 f"nothing of its modules ({names}), or only behind a later stage",
+                notes=notes,
                 named=False,
             )
         for torn in placement.torn:

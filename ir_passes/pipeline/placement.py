@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -54,14 +55,26 @@ class Placement:
 
 
 def place(graph: StepGraph, signature: Signature, modules: StageModules, count: int) -> Placement:
-    """Decide the stage of every op and the owners of all state."""
-    return _Placing(graph, signature, modules, count).run()
+    """Decide the stage of every op and the owners of all state.
+
+    An op that uses a later module's parameter early, such as an embedding tied to the head, takes all behind it to that
+    module's stage. Where this leaves a stage without ops, parameters that several ops use decide nothing.
+    """
+    placement = _Placing(graph, signature, modules, count).run()
+    if placement.silent:
+        spread = _Placing(graph, signature, modules, count, spread=True).run()
+        if not spread.silent:
+            return spread
+    return placement
 
 
 class _Placing:
-    def __init__(self, graph: StepGraph, signature: Signature, modules: StageModules, count: int):
+    def __init__(
+        self, graph: StepGraph, signature: Signature, modules: StageModules, count: int, *, spread: bool = False
+    ):
         self._graph = graph
         self._nodes = graph.nodes
+        self._spread = spread
         self._signature = signature
         self._modules = modules
         self._last = count - 1
@@ -69,6 +82,7 @@ class _Placing:
         self._stages: list[int | None] = [None] * len(graph.nodes)
         self._placement = Placement(self._stages)
         self._declared = [self._declared_stages(info) for info in signature.arguments]
+        self._deciding = self._declared
         self._held: dict[int, set[int]] = {}
         self._module_stages: dict[str, set[int]] = {}
         self._owners: list[set[int]] = [set() for _ in signature.arguments]
@@ -83,6 +97,9 @@ class _Placing:
     def run(self) -> Placement:
         fixed = [number for number, node in enumerate(self._nodes) if node.kind is Kind.FIXED]
         forward = [number for number in fixed if not self._nodes[number].backward]
+        if self._spread:
+            uses = Counter(root for number in forward for root in self._roots(number))
+            self._deciding = [[] if uses[index] > 1 else found for index, found in enumerate(self._declared)]
         backward = [number for number in fixed if self._nodes[number].backward]
         self._forward(forward)
         self._hold(forward)
@@ -154,7 +171,7 @@ class _Placing:
                 stage
                 for root in self._roots(number)
                 if self._signature.arguments[root].role == "param"
-                for stage in self._declared[root]
+                for stage in self._deciding[root]
             }
         )
         return next((stage for stage in declared if stage >= limit), declared[-1]) if declared else None

@@ -32,6 +32,28 @@ def report(
             )
 
 
+def first_behind(graph: StepGraph, modules: StageModules, placement: Placement, stage: int) -> int | None:
+    """Return the number of the op that takes the first op of a silent stage's modules to a later stage, if one does."""
+    nodes, stages = graph.nodes, placement.stages
+    moved = (number for number in placement.moved if modules.stage_of_op(number, nodes[number].module) == stage)
+    found = next(moved, None)
+    while found is not None:
+        source = next(
+            (one for one in nodes[found].sources if (placed := stages[one]) is not None and placed > stage), None
+        )
+        if source is None:
+            break
+        found = source
+    return found
+
+
+def say_behind(placement: Placement, number: int, stage: int) -> str:
+    """Say what the op found by `first_behind` does to a silent stage."""
+    why = placement.fallback.get(number)
+    reason = f", {why}" if why else ""
+    return f"runs on stage {placement.stages[number]}{reason}; what stage {stage} declares only runs behind it"
+
+
 def _listed(stages: tuple[int, ...]) -> str:
     return ", ".join(map(str, stages))
 

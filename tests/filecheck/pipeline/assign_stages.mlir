@@ -194,3 +194,39 @@ module {
     return %loss, %5 : !s, !t
   }
 }
+
+// -----
+
+!s = !torch.vtensor<[],f32>
+!t = !torch.vtensor<[4,4],f32>
+
+// An early op of no module uses a parameter of the last one: following it would leave the first stage without ops.
+module {
+  "hp.mesh"() {axis_names = ["pp"], axis_sizes = array<i64: 2>, sym_name = "mesh"} : () -> ()
+  // CHECK-LABEL: func.func @early
+  // CHECK-SAME:    hp.fqn = ["down.weight"], hp.role = "param", hp.stages = array<i64: 0, 1>
+  // expected-remark@+1 {{parameter 'down.weight' is held by stages 0, 1, which sum its gradient}}
+  func.func @early(%w: !t {hp.fqn = ["down.weight"], hp.role = "param", hp.trainable}, %x: !t {hp.name = "x", hp.role = "input"})
+      -> (!s {hp.role = "loss"}, !t {hp.fqn = ["down.weight"], hp.role = "grad"}) {
+    %none = torch.constant.none
+    %int1 = torch.constant.int 1
+    // CHECK: torch.aten.mm {{.*}}hp.stage = 0
+    // expected-remark@+1 {{is of no declared module: it runs on stage 0, the earliest of its users'}}
+    %0 = torch.aten.mm %x, %w {hp.phase = "forward"} : !t, !t -> !t
+    // CHECK: torch.aten.tanh {{.*}}hp.stage = 0
+    %1 = torch.aten.tanh %0 {hp.module = "up", hp.phase = "forward"} : !t -> !t
+    // CHECK: torch.aten.mul.Tensor {{.*}}hp.stage = 0
+    // expected-remark@+1 {{is of no declared module: it runs on stage 0, the latest of its operands'}}
+    %2 = torch.aten.mul.Tensor %1, %w {hp.phase = "forward"} : !t, !t -> !t
+    // CHECK: torch.aten.mm {{.*}}hp.stage = 1
+    %3 = torch.aten.mm %2, %w {hp.module = "down", hp.phase = "forward"} : !t, !t -> !t
+    // expected-remark@+1 {{is of no declared module: it runs on stage 1, the latest of its operands'}}
+    %loss = torch.aten.sum %3, %none {hp.phase = "forward"} : !t, !torch.none -> !s
+    // CHECK: torch.aten.mm {{.*}}hp.phase = "backward", hp.stage = 1
+    %d1 = torch.aten.mm %2, %3 {hp.module = "down", hp.phase = "backward"} : !t, !t -> !t
+    // CHECK: torch.aten.mm {{.*}}hp.stage = 0
+    %d0 = torch.aten.mm %x, %1 {hp.module = "up", hp.phase = "backward"} : !t, !t -> !t
+    %d = torch.aten.add.Tensor %d1, %d0, %int1 {hp.phase = "backward"} : !t, !t, !torch.int -> !t
+    return %loss, %d : !s, !t
+  }
+}

@@ -78,3 +78,22 @@ module {
     return %0 : !t
   }
 }
+
+// -----
+
+!t = !torch.vtensor<[4,4],f32>
+
+// A parameter that nothing else uses decides where its user runs.
+// expected-error@+1 {{hp-assign-stages: stage 0 would run nothing of the forward of @behind: nothing of its modules (up), or only behind a later stage}}
+module {
+  "hp.mesh"() {axis_names = ["pp"], axis_sizes = array<i64: 2>, sym_name = "mesh"} : () -> ()
+  func.func @behind(%down: !t {hp.fqn = ["down.weight"], hp.role = "param"}, %x: !t {hp.name = "x", hp.role = "input"})
+      -> (!t {hp.name = "y", hp.role = "output"}) {
+    // expected-note@+1 {{runs on stage 1, that of a parameter it uses; what stage 0 declares only runs behind it}}
+    %0 = torch.aten.mul.Tensor %x, %down {hp.phase = "forward"} : !t, !t -> !t
+    %1 = torch.aten.neg %0 {hp.phase = "forward"} : !t -> !t
+    %2 = torch.aten.tanh %1 {hp.module = "up", hp.phase = "forward"} : !t -> !t
+    %3 = torch.aten.neg %2 {hp.module = "down", hp.phase = "forward"} : !t -> !t
+    return %3 : !t
+  }
+}
