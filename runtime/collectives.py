@@ -77,6 +77,7 @@ class RankOps:
         self.random = RandomContext()
         self._averages = ranks.backend in ("nccl", "hccl", "xccl")
         self._pending: set[Future | Receive] = set()
+        self._lost = False
         self.messages = Messages(ranks)
         self._functional = functional_collectives()
         self._gather = self._functional.all_gather_into_tensor.default
@@ -221,17 +222,32 @@ class RankOps:
 
     def send(self, tensors: Sequence[Tensor], axis: str, peer: int, header: bool = False, label: str = "") -> None:
         """Start ``hp.send``; the tensors are kept until they have left."""
-        self.messages.send(tensors, axis, peer, header)
+        try:
+            self.messages.send(tensors, axis, peer, header)
+        except RuntimeError:
+            self._lost = True
+            raise
 
     def recv(self, axis: str, peer: int, types: MessageTypes, header: bool = False, label: str = "") -> Receive:
         """Start ``hp.recv`` of tensors of these dtypes and sizes."""
-        receive = self.messages.recv(axis, peer, types, header)
+        try:
+            receive = self.messages.recv(axis, peer, types, header)
+        except RuntimeError:
+            self._lost = True
+            raise
         self._pending.add(receive)
         return receive
 
     def wait(self, future: Future | Receive) -> list[Tensor]:
         """Wait for a future and return its tensors: ``hp.wait``."""
         self._pending.discard(future)
+        try:
+            return self._arrived(future)
+        except RuntimeError:
+            self._lost = True
+            raise
+
+    def _arrived(self, future: Future | Receive) -> list[Tensor]:
         if isinstance(future, Receive):
             return self.messages.wait(future)
         if future.is_there:
@@ -291,7 +307,11 @@ class RankOps:
         if part.rows is None or not packed.by_rows:
             return packed.unpack(self.wait(future)[0], layout)
         self._pending.discard(future)
-        return packed.join(part.rows(self._wait(part.value)), layout)
+        try:
+            return packed.join(part.rows(self._wait(part.value)), layout)
+        except RuntimeError:
+            self._lost = True
+            raise
 
     def accumulate(
         self, sums: Sequence[Tensor], values: Sequence[Tensor], in_place: Sequence[bool] = ()
@@ -320,13 +340,24 @@ class RankOps:
 
     def drain(self) -> None:
         """Wait until everything sent has left."""
-        self.messages.drain()
+        try:
+            self.messages.drain()
+        except RuntimeError:
+            self._lost = True
+            raise
 
-    def abandon(self) -> None:
-        """Wait for whatever is still on its way and forget it, failed or not: for use after an error.
+    def abandon(self) -> bool:
+        """Wait for whatever is still on its way and forget it: for use after an error.
 
-        What hangs is waited for once, until the timeout: after a first failure only what was started is forgotten.
+        What hangs is waited for once, until the timeout: after a first failure of communication, also one before this
+        call, all is forgotten without waiting.
+
+        Returns:
+            Whether communication has not failed.
         """
+        if self._lost:
+            self.forget()
+            return False
         pending = self._pending
         waits: list[Callable[[], object]] = [
             _deferred(self.messages.wait, future) for future in pending if isinstance(future, Receive)
@@ -345,11 +376,14 @@ class RankOps:
         except (RuntimeError, RuntimeFault) as error:
             if not dist.is_initialized():
                 raise RuntimeFault(f"the process group is gone: {error}") from None
+            return isinstance(error, RuntimeFault)
         finally:
             self.forget()
+        return True
 
     def forget(self) -> None:
         """Forget whatever is on its way without waiting."""
+        self._lost = False
         self._pending = set()
         self.messages.forget()
 

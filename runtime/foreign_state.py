@@ -11,6 +11,15 @@ from torch.distributed.tensor import DTensor
 from .program import Argument
 from .shards import Owner
 
+_MARK = "_hpir_foreign"
+
+
+class ForeignParameter(nn.Parameter):
+    """Takes the place of a parameter that another rank owns: it has no values there, unlike one of a meta model.
+
+    A type, because copies of a parameter keep it and nothing else of it.
+    """
+
 
 class ForeignState:
     """Parameters and buffers of a model that other ranks own.
@@ -30,22 +39,24 @@ class ForeignState:
         self.names = frozenset(name for argument, _ in (*parameters, *buffers) for name in argument.names)
 
     def release(self) -> None:
-        """Move all of it to the meta device; what is there stays."""
+        """Move all of it to the meta device, marked, so that it is not taken for a meta model's afterwards."""
         for _, owners in self._parameters:
             module, key = owners[0]
             live = module._parameters[key]
             assert live is not None
-            if live.is_meta and not isinstance(live, DTensor):
+            if isinstance(live, ForeignParameter):
                 continue
-            empty = nn.Parameter(
+            empty = ForeignParameter(
                 torch.empty(live.shape, dtype=live.dtype, device="meta"), requires_grad=live.requires_grad
             )
             for owner, name in owners:
                 owner._parameters[name] = empty
         for _, (module, key) in self._buffers:
             buffer = module._buffers[key]
-            if buffer is not None and not buffer.is_meta:
-                module._buffers[key] = torch.empty(buffer.shape, dtype=buffer.dtype, device="meta")
+            if buffer is not None and not hasattr(buffer, _MARK):
+                without = torch.empty(buffer.shape, dtype=buffer.dtype, device="meta")
+                setattr(without, _MARK, True)
+                module._buffers[key] = without
 
     def beside(self, modules: Collection[int]) -> Iterable[tuple[Argument, Sequence[Owner]]]:
         """Yield the parameters that modules with these ids hold beside what this rank owns."""
@@ -62,3 +73,8 @@ class ForeignState:
     def drop_from(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return a model's state without what is foreign."""
         return {name: value for name, value in state.items() if name not in self.names}
+
+
+def is_foreign(tensor: Tensor) -> bool:
+    """Tell whether another rank owns a parameter or buffer of a live model, which has been divided into stages."""
+    return tensor.is_meta and (isinstance(tensor, ForeignParameter) or hasattr(tensor, _MARK))

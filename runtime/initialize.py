@@ -16,11 +16,21 @@ from .host_copies import to_device
 from .program import Argument
 from .random import mixed_seed
 from .shards import Owner, ParameterShard
+from .shared_faults import raise_together
 
 InitFunction = Callable[[nn.Module], None]
 
-# What an initialiser may raise for a DTensor that it cannot work on.
-_INIT_ERRORS = (RuntimeError, TypeError, ValueError, LookupError, ArithmeticError, AssertionError, AttributeError)
+# What an initialiser may raise: for a DTensor that it cannot work on, or a file that is not there.
+_INIT_ERRORS = (
+    RuntimeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    OSError,
+)
 
 
 def initialize_shards(
@@ -51,8 +61,8 @@ def initialize_shards(
         init: called with each such module in place of its own methods.
 
     Raises:
-        RuntimeFault: a module has no such method, it fails, or it leaves a parameter or buffer without values; the text
-            names it.
+        RuntimeFault: on any rank, a module has no such method, it fails, or it leaves a parameter or buffer without
+            values; the text names it.
     """
     with torch.no_grad():
         for shard in shards:
@@ -70,6 +80,7 @@ def initialize_shards(
     split = tuple(dict.fromkeys(axis for argument in whole for axes in argument.sharding for axis in axes))
     coordinate = ranks.mesh.position(ranks.rank, ranks.mesh.in_mesh_order(split))
     device = ranks.device
+    fault: RuntimeFault | None = None
     with (
         torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=_rng_type(device)),
         warnings.catch_warnings(),
@@ -80,8 +91,14 @@ def initialize_shards(
         for name, module in reversed(list(model.named_modules())):
             if id(module) in owners:
                 torch.manual_seed(mixed_seed(seed, zlib.crc32(name.encode()), coordinate))
-                _reset(name, module, init)
+                try:
+                    _reset(name, module, init)
+                except RuntimeFault as error:
+                    # Ranks of other stages have other modules.
+                    fault = error
+                    break
                 _clear_padding_row(module, shards)
+    raise_together(fault, ranks)
     _check(shards, buffers, marks, ranks, whole)
     _equalise(shards, buffers, ranks, axes)
 

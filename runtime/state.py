@@ -13,7 +13,7 @@ from ..errors import RuntimeFault, nearest
 from . import torch_compat
 from .device import RankMesh
 from .entries import all_state, positions_of, state_arguments
-from .foreign_state import ForeignState
+from .foreign_state import ForeignState, is_foreign
 from .host_copies import copy_into, to_device
 from .initial_state import compare_models
 from .initialize import InitFunction, initialize_shards
@@ -22,6 +22,7 @@ from .operators import tensor_type, torch_dtype
 from .program import Argument, Function, Program, TensorType
 from .shards import Owner, ParameterShard, placements_of, static_shape
 from .shared_buffers import SharedBuffers
+from .shared_faults import raise_together
 
 
 class ModelState:
@@ -61,6 +62,7 @@ class ModelState:
         foreign_parameters: list[tuple[Argument, Sequence[Owner]]] = []
         foreign_buffers: list[tuple[Argument, Owner]] = []
         whole = all_state(program)
+        raise_together(_used_already(whole.values(), model), ranks)
         # On every rank all of it is checked, so that all ranks find what is wrong.
         for key, argument in whole.items():
             if argument.role == "param":
@@ -126,10 +128,12 @@ class ModelState:
         for argument, owners in self.foreign.beside(modules):
             guest = _shard(argument, owners, ranks, axes, None)
             guest.install(None, requires_grad=guest.live.requires_grad)
-        initialize_shards(
-            self.model, made, buffers, ranks, axes, list(self._whole.values()), seed=program.seed, init=init
-        )
-        self.foreign.release()
+        try:
+            initialize_shards(
+                self.model, made, buffers, ranks, axes, list(self._whole.values()), seed=program.seed, init=init
+            )
+        finally:
+            self.foreign.release()
 
     def reader(self, function: Function) -> Callable[[Mapping[str, Tensor]], list[Any]]:
         """Return what makes the argument list of `function` from the inputs by name."""
@@ -199,7 +203,8 @@ class ModelState:
         """Copy values into the live parameters and buffers that this rank owns.
 
         Args:
-            values: by name; DTensors, or plain tensors of the whole shape. Those of other ranks' may be there too.
+            values: by name; DTensors, or plain tensors of the whole shape. Those of other ranks' may be there too: with
+                any of them, it is a whole model's state, on all ranks.
             strict: names that are missing or unknown are errors.
 
         Raises:
@@ -207,7 +212,8 @@ class ModelState:
         """
         own = self.model.state_dict()
         unknown = [name for name in values if name not in own]
-        missing = [name for name in own if name not in values and name not in self.foreign.names]
+        expected = own if any(name in self.foreign.names for name in values) else self.foreign.drop_from(own)
+        missing = [name for name in expected if name not in values]
         if strict and unknown:
             raise RuntimeFault(f"state has no parameter or buffer '{unknown[0]}'{nearest(unknown[0], own)}")
         if strict and missing:
@@ -248,9 +254,26 @@ def _parameter_owners(argument: Argument, model: nn.Module) -> list[Owner]:
         raise RuntimeFault(
             f"parameter '{argument.name}': the Program was compiled for {expected}, got: {tensor_type(live)}"
         )
-    if isinstance(live, DTensor):
-        raise RuntimeFault(f"parameter '{argument.name}' is a DTensor already: compile the model before it is sharded")
     return owners
+
+
+def _used_already(arguments: Iterable[Argument], model: nn.Module) -> RuntimeFault | None:
+    """Return what is wrong with a model that is sharded or divided into stages; None for a whole one."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    for argument in arguments:
+        kind, held = ("parameter", parameters) if argument.role == "param" else ("buffer", buffers)
+        live = held.get(argument.name) if argument.role in _LIVE else None
+        if isinstance(live, DTensor):
+            return RuntimeFault(
+                f"{kind} '{argument.name}' is a DTensor already: compile the model before it is sharded"
+            )
+        if live is not None and is_foreign(live):
+            return RuntimeFault(
+                f"{kind} '{argument.name}' is another rank's already: compile the model before it is divided into "
+                "stages"
+            )
+    return None
 
 
 def _shard(

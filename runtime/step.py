@@ -332,8 +332,8 @@ class Step:
                 keep_company(self._executable.functions, name, fault.stack, self._ops)
         except (RuntimeError, RuntimeFault):
             told = False
-        self._ops.abandon()
-        if not told:
+        connected = self._ops.abandon()
+        if not (told and connected):
             raise RuntimeFault(fault.text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,8 @@ def loading(rank: int, where: str) -> list[str]:
         step.load_state_dict({**state, foreign: torch.ones(1)})
     with pytest.raises(RuntimeFault, match=f"state lacks '{owned[0]}'"):
         step.load_state_dict({name: value for name, value in state.items() if name != owned[0]})
+    with pytest.raises(RuntimeFault, match=f"state lacks '{foreign}'"):
+        step.load_state_dict({name: value for name, value in state.items() if name != foreign})
     with pytest.raises(RuntimeFault, match="state has no parameter or buffer 'nobody'"):
         step.load_state_dict({**state, "nobody": torch.ones(1)})
     # Buffers that a checkpoint does not have are where they are used, and nowhere else.
@@ -116,6 +119,80 @@ def test_a_whole_models_state_is_taken_from(tmp_path: Path) -> None:
     hpir.compile_program(hpir.export(model, case.train, case.data(2), batch_dims=case.batch_dims), PLAN).save(tmp_path)
     first, second = run_ranks(loading, 2, str(tmp_path))
     assert first and second and set(first) | set(second) == set(model.state_dict())
+
+
+class Plain(nn.Module):
+    """Two layers; on the first stage alone a parameter, or buffers, that nothing here initialises."""
+
+    def __init__(self, scaled: bool = False, shifted: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.last = nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.ones(4)) if scaled else None
+        self.register_buffer("shift", torch.zeros(4) if shifted else None)
+        self.shift: Tensor | None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x if self.shift is None else x + self.shift)
+        out: Tensor = self.last(x if self.scale is None else x * self.scale)
+        return out
+
+
+class Lopsided(nn.Module):
+    """All parameters are in the first stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.last = nn.Tanh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.first(x))
+        return out
+
+
+def refused(rank: int) -> list[str]:
+    """Do on real ranks what concerns one stage's state alone; return what this rank is told."""
+    plan = {**PLAN, "pipeline": {"stages": [["first"], ["last"]]}}
+    batch = {"x": torch.ones(4, 4)}
+    told = []
+
+    def note(model: nn.Module, plan: dict[str, Any]) -> None:
+        with pytest.raises(RuntimeFault) as caught:
+            hpir.compile(model, train_mixed, batch, plan=plan)
+        told.append(str(caught.value))
+
+    for model in (Plain(), Lopsided()):
+        torch.manual_seed(0)
+        model.apply(lambda module: module.reset_parameters() if isinstance(module, nn.Linear) else None)
+        step = hpir.compile(model, train_mixed, batch, plan=plan)
+        loss = step(**batch)
+        note(model, plan)
+        note(copy.deepcopy(model), plan)
+        assert torch.equal(step(**batch), loss)
+    with torch.device("meta"):
+        divided, scaled, shifted = Plain(), Plain(scaled=True), Plain(shifted=True)
+    hpir.compile(divided, train_mixed, batch, plan=plan)
+    for model in (divided, scaled, shifted):
+        note(model, plan)
+    return told
+
+
+@pytest.mark.timeout(120)
+def test_what_is_wrong_on_one_stage_all_ranks_are_told_of() -> None:
+    results = run_ranks(refused, 2, timeout=100)
+    already = "is another rank's already: compile the model before it is divided into stages"
+    root = "has parameters or buffers on the meta device and no reset_parameters(): pass init="
+    for rank, told in enumerate(results):
+        foreign = ("last.weight", "first.weight")[rank]
+        assert told[:2] == [f"parameter '{foreign}' {already}"] * 2
+        front = "rank 1: " if rank == 0 else ""
+        assert told[2:4] == [f"{front}parameter 'first.weight' {already}"] * 2
+        assert told[4] == f"parameter '{foreign}' {already}"
+        assert len(told) == 7
+        for text in told[5:]:
+            assert f"the root module (Plain) {root}" in text
+    assert [sum(told[number].startswith("rank ") for told in results) for number in (5, 6)] == [1, 1]
 
 
 def compiled(rank: int) -> list[float]:
