@@ -36,10 +36,12 @@ class HpVerifyLevel(ModulePass):
     7. V7: new buffers match their buffers in the same way.
     8. V8, from level "spmd" on: every `hp.sharding` names the module's mesh, and types are local: those of the largest
        shard.
-    9. V9, from level "spmd" on: no op computes with a parameter's shard over a data axis without gathering it.
+    9. V9, from level "spmd" on: no op computes with a parameter's shard over a data axis without gathering it,
+       and a gather with an `hp.fqn` names the parameters whose shards it gathers.
     10. V10, from level "spmd" on: every gradient is reduced exactly once over each data axis. This is proved by a
         dataflow over the functions: not at all, twice, and a sum of reduced and unreduced values are told apart. At
-        "program" it is the gradients that ranks return: stages or ranks reduce them.
+        "program" it is the gradients that ranks return: stages or ranks reduce them. A reduction with an `hp.fqn` names
+        the parameter whose gradient it reduces.
     11. V11, from level "spmd" on: no gradient is reduced over an axis that splits no argument.
     12. V12, from level "spmd" on: gradients and loss are reduced by "avg" with a plain loss, by "sum" where a function
         returns a weight.

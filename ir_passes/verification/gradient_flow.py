@@ -123,6 +123,7 @@ class Flows:
     Attributes:
         ops: the ops that flows name by number.
         uses: by parameter name, the first op that computes with a shard of it, and the axes that split that.
+        misnamed: by parameter name, an op that gathers a shard of it but names others.
         axes: axes of more than one rank.
         same: of what is the same on all ranks for want of any data in it.
         own: of what each rank has from its own data.
@@ -135,6 +136,7 @@ class Flows:
     ):
         self.ops: list[ir.Operation] = []
         self.uses: dict[str, tuple[ir.Operation, frozenset[str]]] = {}
+        self.misnamed: dict[str, ir.Operation] = {}
         self.axes = frozenset(axis for axis in mesh.axis_names if mesh.axis_size(axis) > 1).difference(passed_over)
         self.data_axes = tuple(data_axes)
         self.updated = frozenset(updated)
@@ -319,6 +321,10 @@ class GradientFlow:
     def _collective(self, op: ir.Operation, flows: Sequence[Flow]) -> list[Flow]:
         axes = self._axes_of(op)
         if op.name == "hp.all_gather":
+            names = read_strings(op.attributes["hp.fqn"]) if "hp.fqn" in op.attributes else None
+            for flow in flows if names else ():
+                if flow.parameter and flow.parameter not in (names or ()):
+                    self._shared.misnamed[flow.parameter] = op
             return [
                 self._make(
                     flow.varies - axes,

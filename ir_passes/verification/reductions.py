@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from torch_mlir import ir
 
+from ...dialect.attributes import read_strings
 from ...dialect.signature import Signature, ValueInfo, return_of
 from ...mesh import Mesh
 from .findings import Findings, place_in_model
@@ -48,6 +49,8 @@ class ReductionProof:
 
     def check_uses(self) -> None:
         """Check rule V9 on all functions that were swept."""
+        for name, op in self._flows.misnamed.items():  # V9
+            self._add(op, f"gathers '{name}'%s, but names {_named(op)} as what it gathers")
         for name, (op, shards) in self._flows.uses.items():
             for axis in self.data_axes:
                 if axis in shards:  # V9
@@ -92,6 +95,13 @@ class ReductionProof:
             self._report(fault, what)
         reduced = [(axis, by) for axis, by in self._reduced(info) if axis not in faults and by != NEW]
         right = not faults
+        for number in sorted({by for _, by in reduced}):
+            op = self._flows.ops[number]
+            told = _names(op)
+            if told and not set(told).intersection(parameter.names):  # V10
+                notes = [(self._return, f"returned here as result {info.index}")]
+                self._add(op, f"what is returned as {what}%s is reduced for {_named(op)}", notes=notes)
+                right = False
         for axis in self.data_axes:
             if axis in faults or axis in dict(flow.reduced):
                 continue
@@ -159,3 +169,12 @@ class ReductionProof:
     def _add(self, op: ir.Operation, message: str, notes: list[tuple[ir.Operation, str]] | None = None) -> None:
         """Note a broken rule; ``%s`` is where the user's module goes."""
         self._findings.add(op, message.replace("%s", place_in_model(op), 1), notes=notes or [])
+
+
+def _names(op: ir.Operation) -> tuple[str, ...]:
+    """Return the names of the parameters that a collective says it is for; none if it says nothing."""
+    return (read_strings(op.attributes["hp.fqn"]) or ()) if "hp.fqn" in op.attributes else ()
+
+
+def _named(op: ir.Operation) -> str:
+    return ", ".join(f"'{name}'" for name in _names(op))

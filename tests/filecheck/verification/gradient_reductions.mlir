@@ -242,3 +242,49 @@ module attributes {hp.level = "spmd"} {
     return %l, %h : !torch.vtensor<[],f32>, !torch.vtensor<[2],f32>
   }
 }
+
+// -----
+
+// V10: two gradients are returned in each other's place.
+module attributes {hp.level = "spmd"} {
+  "hp.mesh"() {sym_name = "mesh", axis_names = ["dp"], axis_sizes = array<i64: 2>} : () -> ()
+  func.func @joint(%w: !torch.vtensor<[2],f32> {hp.role = "param", hp.fqn = ["w"], hp.trainable}, %v: !torch.vtensor<[2],f32> {hp.role = "param", hp.fqn = ["v"], hp.trainable}, %x: !torch.vtensor<[2],f32> {hp.role = "input", hp.name = "x", hp.batch_dim = 0 : i64, hp.sharding = #hp.sharding<@mesh, [["dp"]]>}, %l: !torch.vtensor<[],f32> {hp.role = "input", hp.name = "l"}) -> (!torch.vtensor<[],f32> {hp.role = "loss"}, !torch.vtensor<[2],f32> {hp.role = "grad", hp.fqn = ["w"]}, !torch.vtensor<[2],f32> {hp.role = "grad", hp.fqn = ["v"]}) {
+    // expected-error@below {{'hp.all_reduce' op what is returned as gradient of 'v' (module 'up') is reduced for 'w'}}
+    %f = "hp.all_reduce"(%x) {mesh = @mesh, axes = ["dp"], reduce = "avg", hp.fqn = ["w"], hp.module = "up"} : (!torch.vtensor<[2],f32>) -> !hp.future<[!torch.vtensor<[2],f32>]>
+    %g = "hp.wait"(%f) : (!hp.future<[!torch.vtensor<[2],f32>]>) -> !torch.vtensor<[2],f32>
+    // expected-error@below {{'hp.all_reduce' op what is returned as gradient of 'w' is reduced for 'v'}}
+    %h = "hp.all_reduce"(%x) {mesh = @mesh, axes = ["dp"], reduce = "avg", hp.fqn = ["v"]} : (!torch.vtensor<[2],f32>) -> !hp.future<[!torch.vtensor<[2],f32>]>
+    %i = "hp.wait"(%h) : (!hp.future<[!torch.vtensor<[2],f32>]>) -> !torch.vtensor<[2],f32>
+    // expected-note@+2 {{returned here as result 1}}
+    // expected-note@+1 {{returned here as result 2}}
+    return %l, %i, %g : !torch.vtensor<[],f32>, !torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>
+  }
+}
+
+// -----
+
+// V10: one reduction is waited for twice, and nothing waits for the other.
+module attributes {hp.level = "spmd"} {
+  "hp.mesh"() {sym_name = "mesh", axis_names = ["dp"], axis_sizes = array<i64: 2>} : () -> ()
+  func.func @joint(%w: !torch.vtensor<[2],f32> {hp.role = "param", hp.fqn = ["w"], hp.trainable}, %v: !torch.vtensor<[2],f32> {hp.role = "param", hp.fqn = ["v"], hp.trainable}, %x: !torch.vtensor<[2],f32> {hp.role = "input", hp.name = "x", hp.batch_dim = 0 : i64, hp.sharding = #hp.sharding<@mesh, [["dp"]]>}, %l: !torch.vtensor<[],f32> {hp.role = "input", hp.name = "l"}) -> (!torch.vtensor<[],f32> {hp.role = "loss"}, !torch.vtensor<[2],f32> {hp.role = "grad", hp.fqn = ["w"]}, !torch.vtensor<[2],f32> {hp.role = "grad", hp.fqn = ["v"]}) {
+    // expected-error@below {{'hp.all_reduce' op what is returned as gradient of 'v' is reduced for 'w', 'u'}}
+    %f = "hp.all_reduce"(%x, %x) {mesh = @mesh, axes = ["dp"], reduce = "avg", hp.fqn = ["w", "u"]} : (!torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>) -> !hp.future<[!torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>]>
+    %g:2 = "hp.wait"(%f) : (!hp.future<[!torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>]>) -> (!torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>)
+    // expected-note@below {{returned here as result 2}}
+    return %l, %g#0, %g#0 : !torch.vtensor<[],f32>, !torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>
+  }
+}
+
+// -----
+
+// V9: a gather of one parameter says that it is another's.
+module attributes {hp.level = "spmd"} {
+  "hp.mesh"() {sym_name = "mesh", axis_names = ["dp"], axis_sizes = array<i64: 2>} : () -> ()
+  func.func @joint(%w: !torch.vtensor<[1,2],f32> {hp.role = "param", hp.fqn = ["w"], hp.sharding = #hp.sharding<@mesh, [["dp"], []]>}, %x: !torch.vtensor<[2,2],f32> {hp.role = "input", hp.name = "x", hp.batch_dim = 0 : i64, hp.sharding = #hp.sharding<@mesh, [["dp"], []]>}, %c: !torch.vtensor<[],f32> {hp.role = "constant", hp.fqn = ["c"]}) -> (!torch.vtensor<[],f32> {hp.role = "loss"}) {
+    // expected-error@below {{'hp.all_gather' op gathers 'w', but names 'v' as what it gathers}}
+    %0 = "hp.all_gather"(%w) {axes = ["dp"], dims = array<i64: 0>, mesh = @mesh, hp.fqn = ["v"]} : (!torch.vtensor<[1,2],f32>) -> !hp.future<[!torch.vtensor<[2,2],f32>]>
+    %1 = "hp.wait"(%0) : (!hp.future<[!torch.vtensor<[2,2],f32>]>) -> !torch.vtensor<[2,2],f32>
+    %2 = torch.aten.mm %x, %1 : !torch.vtensor<[2,2],f32>, !torch.vtensor<[2,2],f32> -> !torch.vtensor<[2,2],f32>
+    return %c : !torch.vtensor<[],f32>
+  }
+}
