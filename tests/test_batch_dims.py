@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 import hpir
 
+pytestmark = pytest.mark.one_in(2)
+
 DP2: dict[str, Any] = {"mesh": {"dp": 2}, "data": {"microbatches": 2}, "fsdp": {"axes": ["dp"]}}
 
 

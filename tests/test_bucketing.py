@@ -157,6 +157,7 @@ def train(rank: int, names: list[str], axes: list[str], by: Any) -> dict[str, An
     return found
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("axes", "by"), [(["dp"], "module"), (["dp"], "size"), ([], "module")], ids=str)
 def test_a_step_on_two_processes_keeps_its_bits(axes: list[str], by: Any) -> None:

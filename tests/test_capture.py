@@ -15,6 +15,8 @@ from torch import Tensor, nn
 import hpir
 from hpir.dialect.signature import Signature, read_signature, step_functions
 
+pytestmark = pytest.mark.one_in(2)
+
 X = torch.ones(8, 4)
 ODD = object()
 

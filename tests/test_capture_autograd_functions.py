@@ -17,6 +17,8 @@ import hpir
 from hpir.dialect.signature import body_of, step_functions
 from hpir.ir_passes.phases import BACKWARD, Phases
 
+pytestmark = pytest.mark.one_in(2)
+
 BATCH = regression(6, 6)
 
 

@@ -14,6 +14,8 @@ from torch.nn.utils import parametrizations, parametrize, prune
 
 import hpir
 
+pytestmark = pytest.mark.one_in(2)
+
 BATCH = regression(6, 6)
 Way = Callable[[Any, Tensor], Tensor]
 

@@ -19,6 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 import hpir
 
+pytestmark = pytest.mark.one_in(2)
+
 BATCH = regression(6, 6)
 
 

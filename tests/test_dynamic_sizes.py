@@ -25,6 +25,8 @@ import hpir
 from hpir.lowering.check import check_program, random_batch, random_state
 from hpir.runtime.program import Program
 
+pytestmark = pytest.mark.one_in(2)
+
 PLANS: dict[str, dict[str, Any]] = {
     "dp1": {"mesh": {"dp": 1}, "fsdp": {"axes": ["dp"]}},
     "dp3": {"mesh": {"dp": 3}, "fsdp": {"axes": ["dp"], "units": ["layers.*"]}},

@@ -15,6 +15,8 @@ import hpir
 from hpir.dialect.parsing import parse_module_file
 from hpir.lowering.to_program import to_program
 
+pytestmark = pytest.mark.one_in(2)
+
 PLANS: dict[str, Any] = {
     "dp2": {"mesh": {"dp": 2}, "data": {"microbatches": 2}, "fsdp": {"axes": ["dp"]}},
     "hsdp2x2": {"mesh": {"rep": 2, "dp": 2}, "fsdp": {"axes": ["dp"], "replicate_axes": ["rep"]}},

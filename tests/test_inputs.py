@@ -18,6 +18,8 @@ from hpir.lowering.exported import Exported
 from hpir.runtime.program import Program
 from hpir.runtime.trees import flatten_batch
 
+pytestmark = pytest.mark.one_in(2)
+
 DP2 = {"mesh": {"dp": 2}, "data": {"microbatches": 2}, "fsdp": {"axes": ["dp"]}}
 
 

@@ -20,6 +20,8 @@ from hpir.lowering.to_program import to_program
 from hpir.runtime.simulate import simulate_evaluate
 from hpir.runtime.step import Step
 
+pytestmark = pytest.mark.one_in(2)
+
 CASE = BY_NAME["ignored_tokens"]
 
 

@@ -17,6 +17,8 @@ import hpir
 from hpir.runtime.program import Program
 from hpir.runtime.simulate import simulate_evaluate
 
+pytestmark = pytest.mark.one_in(2)
+
 
 class Statistics(NamedTuple):
     right: Tensor

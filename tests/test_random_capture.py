@@ -17,6 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 import hpir
 
+pytestmark = pytest.mark.one_in(2)
+
 ROWS, WIDTH = 4, 16
 
 

@@ -23,6 +23,8 @@ from torch import Tensor, nn
 import hpir
 from hpir.lowering.capture.advice import reason
 
+pytestmark = pytest.mark.one_in(2)
+
 # Of torch's machinery, and its advice on switches that have no say in an export.
 INTERNAL = (
     "torch._",

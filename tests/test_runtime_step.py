@@ -21,6 +21,8 @@ from hpir.mesh import Mesh
 from hpir.runtime.program import Program, TensorType
 from hpir.runtime.step import STEPS, Step
 
+pytestmark = pytest.mark.one_in(2)
+
 ONE = Mesh(("all",), (1,))
 
 

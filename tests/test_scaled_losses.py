@@ -17,6 +17,8 @@ from torch.distributed.tensor import DTensor
 import hpir
 from hpir.runtime.step import Step
 
+pytestmark = pytest.mark.one_in(2)
+
 PLAN: dict[str, Any] = {"mesh": {"dp": 2}, "data": {"microbatches": 2}, "fsdp": {"axes": ["dp"]}}
 
 

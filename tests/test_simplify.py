@@ -22,6 +22,8 @@ from hpir.ir_passes.cleanup.simplify import HpSimplify
 from hpir.ir_passes.effects import Effect, effect_of
 from hpir.lowering.to_program import to_program
 
+pytestmark = pytest.mark.one_in(2)
+
 CLEANUPS = ("cse", "canonicalize", "hp-simplify")
 PIPELINES = {
     "one rank": (),

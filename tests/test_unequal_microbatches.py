@@ -16,6 +16,8 @@ from torch.distributed.tensor import DTensor
 import hpir
 from hpir.runtime.program import Program
 
+pytestmark = pytest.mark.one_in(2)
+
 
 def token_mean(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     """Return loss and gradients of the whole batch in one go."""
