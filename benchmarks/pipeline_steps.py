@@ -147,7 +147,7 @@ def _maker(make: Callable[[Pipeline, Sizes, int, int], Made], schedule: str, mic
     return functools.partial(make, Pipeline(schedule, microbatches))
 
 
-def rows(*, sizes: Sizes = SIZES, rounds: int = 12) -> list[Row]:
+def rows(*, sizes: Sizes = SIZES, rounds: int = 6) -> list[Row]:
     """Measure every schedule for 2 and 4 ranks and 4 and 8 microbatches; then zb-h1 beside our own 1f1b."""
     task = time_task()
     made = [
