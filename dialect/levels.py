@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch_mlir import ir
 
 from ..errors import nearest
+from ..mesh import Mesh
+from .attributes import find_mesh
 from .diagnostics import error_at
 
 LEVELS = ("joint", "annotated", "spmd", "staged", "program")
@@ -41,3 +43,11 @@ def require_level(module: ir.Operation, pass_name: str, levels: tuple[str, ...])
         wanted = " or ".join(f"'{name}'" for name in levels)
         raise error_at(module, f"{pass_name} requires level {wanted}, got: '{level}'", named=False)
     return level
+
+
+def require_mesh(module: ir.Operation, pass_name: str) -> tuple[str, Mesh]:
+    """Return (symbol name, mesh) of a module, or raise an `IRError` that says which pass needs one."""
+    found = find_mesh(module)
+    if found is None:
+        raise error_at(module, f"{pass_name}: the module has no mesh; run hp-set-mesh first", named=False)
+    return found

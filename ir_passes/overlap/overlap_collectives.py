@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 from torch_mlir import ir
 
 from ...collection import collection_paused
-from ...dialect.attributes import find_mesh
 from ...dialect.diagnostics import collecting, error_at, remark
-from ...dialect.levels import require_level
+from ...dialect.levels import require_level, require_mesh
 from ...dialect.signature import function_name, step_functions
 from ...errors import PassError
 from ...mesh import Mesh
@@ -114,11 +113,9 @@ class HpOverlapCollectives(ModulePass):
     @collection_paused()
     def run(self, module: ir.Operation) -> None:  # noqa: D102
         require_level(module, self.name, self.requires)
-        found = find_mesh(module)
-        if found is None:
-            raise error_at(module, f"{self.name}: the module has no mesh; run hp-set-mesh first", named=False)
+        _, mesh = require_mesh(module, self.name)
         costs = self._costs(module)
-        planned = [_Plan(function, found[1], costs, self) for function in step_functions(module)]
+        planned = [_Plan(function, mesh, costs, self) for function in step_functions(module)]
         for plan in planned:
             plan.apply()
 

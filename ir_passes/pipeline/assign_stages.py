@@ -8,9 +8,9 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from ...collection import collection_paused
-from ...dialect.attributes import find_mesh, i64_attr
+from ...dialect.attributes import i64_attr
 from ...dialect.diagnostics import error_at
-from ...dialect.levels import require_level
+from ...dialect.levels import require_level, require_mesh
 from ...dialect.signature import STATE_ROLES, Signature, function_name, read_signature, step_functions, write_signature
 from ...errors import PassError, nearest
 from ...mesh import Mesh
@@ -113,10 +113,7 @@ class HpAssignStages(ModulePass):
         require_level(module, self.name, self.requires)
         if COUNT in module.attributes:
             raise error_at(module, f"{self.name}: the stages of this module are assigned already", named=False)
-        found = find_mesh(module)
-        if found is None:
-            raise error_at(module, f"{self.name}: the module has no mesh; run hp-set-mesh first", named=False)
-        mesh_name, mesh = found
+        mesh_name, mesh = require_mesh(module, self.name)
         axis, lists, count = self._asked(mesh)
         self._check_axis(module, axis, mesh)
         functions = list(step_functions(module))

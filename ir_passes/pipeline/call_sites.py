@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch_mlir import ir
 
 from ...dialect.diagnostics import error_at
+from ...dialect.levels import require_mesh
 from ...dialect.signature import Signature, body_of, function_name, read_signature, step_functions
 from ...mesh import Mesh
 
@@ -34,20 +35,30 @@ class CalledModule:
     """The functions of a module at level "program".
 
     Attributes:
+        mesh_name: symbol of its mesh.
+        mesh: its mesh.
         stages: its stage functions by name.
         ranks: the functions that call them.
     """
+
+    mesh_name: str
+    mesh: Mesh
 
     stages: Mapping[str, Stage]
     ranks: Sequence[Rank]
 
 
-def read_calls(module: ir.Operation, mesh: Mesh | None) -> CalledModule:
+def read_calls(module: ir.Operation, pass_name: str) -> CalledModule:
     """Read the functions of a module and their calls; one walk over the ranks' functions.
 
+    Args:
+        module: a `builtin.module` at level "program".
+        pass_name: who asks, for messages.
+
     Raises:
-        IRError: a call is of no stage function.
+        IRError: the module has no mesh, or a call is of no stage function.
     """
+    mesh_name, mesh = require_mesh(module, pass_name)
     stages: dict[str, Stage] = {}
     entries: list[ir.Operation] = []
     for op in step_functions(module):
@@ -56,7 +67,7 @@ def read_calls(module: ir.Operation, mesh: Mesh | None) -> CalledModule:
             stages[name] = Stage(op, name, read_signature(op, mesh))
         else:
             entries.append(op)
-    return CalledModule(stages, [_read_rank(op, stages) for op in entries])
+    return CalledModule(mesh_name, mesh, stages, [_read_rank(op, stages) for op in entries])
 
 
 def _read_rank(function: ir.Operation, stages: Mapping[str, Stage]) -> Rank:

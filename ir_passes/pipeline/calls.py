@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...dialect.diagnostics import error_at
+from ..stage_function import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, StageFunction
 from .schedules import Schedule
-from .staged import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, StagedModule, StageFunction
+from .staged import StagedModule
 
 _TASKS = {
     "F": (FORWARD,),

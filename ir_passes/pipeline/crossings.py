@@ -18,9 +18,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ...dialect.diagnostics import error_at
+from ..stage_function import FORWARD
 from .needs import Needs
 from .split_graph import Kind, Node, SplitGraph
-from .tasks import FORWARD, Task, Tasks
+from .tasks import Task, Tasks
 
 
 @dataclass
@@ -99,7 +100,7 @@ class Crossings:
             ordered = sorted(made.values(), key=lambda crossing: self.position(crossing.value))
             self.made[task] = {crossing.value: crossing for crossing in ordered}
             for number, crossing in enumerate(ordered):
-                crossing.name = f"{task.prefix}.{number}"
+                crossing.name = f"{task.prefix}{number}"
 
     def position(self, value: int) -> tuple[int, int]:
         """Return where a value stands in program order: arguments first."""

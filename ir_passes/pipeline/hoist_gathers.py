@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from ...dialect.attributes import find_mesh
 from ...dialect.diagnostics import error_at, remark
 from ...dialect.levels import require_level
 from ...dialect.signature import Signature, ValueInfo, body_of, function_name, write_signature
@@ -72,11 +71,7 @@ class HpHoistGathers(ModulePass):
 
     def run(self, module: ir.Operation) -> None:  # noqa: D102
         require_level(module, self.name, self.requires)
-        found = find_mesh(module)
-        if found is None:
-            return  # No collective is valid without a mesh.
-        mesh_name, mesh = found
-        called = read_calls(module, mesh)
+        called = read_calls(module, self.name)
         keys = Keys()
         hoists = {}
         for stage in called.stages.values():
@@ -88,7 +83,7 @@ class HpHoistGathers(ModulePass):
         for rank in called.ranks:
             _gather_once(rank, hoists)
         for hoist in hoists.values():
-            hoist.rewrite(mesh_name, mesh)
+            hoist.rewrite(called.mesh_name, called.mesh)
 
 
 class _Hoist:

@@ -8,10 +8,11 @@ from torch_mlir import ir
 
 from ...dialect.diagnostics import IRError, error_at
 from ...dialect.signature import STATE_ROLES
+from ..stage_function import FORWARD
 from ..verification.findings import place_in_model
 from .shared_parameters import nearest_owner
 from .split_graph import Kind, Node, Returned, SplitGraph
-from .tasks import FORWARD, Task, Tasks
+from .tasks import Task, Tasks
 
 
 @dataclass(frozen=True)

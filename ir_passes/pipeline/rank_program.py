@@ -10,11 +10,12 @@ from torch_mlir import ir
 from ...dialect.attributes import future_type, i64_attr
 from ...dialect.signature import Signature, ValueInfo, write_signature
 from ..build import Builder, Site
+from ..stage_function import FORWARD
 from .calls import Call, Place
 from .messages import Message, Traffic, by_type
 from .outputs import gather_output
 from .rank_signature import RankArguments
-from .staged import FORWARD, StagedModule
+from .staged import StagedModule
 from .totals import StepShape, StepTotals
 
 _COUNTED = ("loss", "weight")

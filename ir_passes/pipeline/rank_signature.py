@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from ...dialect.diagnostics import IRError, error_at
 from ...dialect.signature import ValueInfo
-from .staged import FORWARD, StagedModule, StageFunction
+from ..stage_function import FORWARD, StageFunction
+from .staged import StagedModule
 
 _ROLES = ("param", "buffer", "constant", "input", "size")
 

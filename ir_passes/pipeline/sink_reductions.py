@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from ...dialect.attributes import find_mesh
 from ...dialect.diagnostics import remark
 from ...dialect.levels import require_level
 from ...dialect.signature import Signature, ValueInfo, return_of, write_signature
@@ -80,11 +79,7 @@ class HpSinkReductions(ModulePass):
 
     def run(self, module: ir.Operation) -> None:  # noqa: D102
         require_level(module, self.name, self.requires)
-        found = find_mesh(module)
-        if found is None:
-            return  # No collective is valid without a mesh.
-        mesh_name, mesh = found
-        called = read_calls(module, mesh)
+        called = read_calls(module, self.name)
         chains = {stage.name: find_chains(stage) for stage in called.stages.values()}
         sums = [_find_sums(rank, chains) for rank in called.ranks]
         sinkings = {}
@@ -96,9 +91,9 @@ class HpSinkReductions(ModulePass):
             if moving:
                 sinkings[name] = _plan(called.stages[name], moving)
         for rank, found_sums in zip(called.ranks, sums, strict=True):
-            sum_unreduced(Builder(rank.op, mesh_name, mesh), rank, sinkings, found_sums)
+            sum_unreduced(Builder(rank.op, called.mesh_name, called.mesh), rank, sinkings, found_sums)
         for sinking in sinkings.values():
-            _return_unreduced(sinking, mesh_name, mesh)
+            _return_unreduced(sinking, called.mesh_name, called.mesh)
 
 
 def _find_sums(rank: Rank, chains: Mapping[str, Sequence[ReductionChain]]) -> dict[tuple[str, int], GradientSum]:

@@ -7,19 +7,19 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from ...dialect.attributes import find_mesh
 from ...dialect.diagnostics import collecting, error_at, remark
-from ...dialect.levels import require_level, set_level
+from ...dialect.levels import require_level, require_mesh, set_level
 from ...dialect.signature import STATE_ROLES, Signature, function_name, read_signature, step_functions
 from ...errors import nearest
 from ...mesh import Mesh
 from ..base import ModulePass
+from ..stage_function import FORWARD
 from .crossings import Crossings
+from .function_layout import Emission, FunctionLayout, lay_out
 from .needs import Needs
 from .shared_parameters import copy_gathers, split_gradients
 from .split_graph import SplitGraph
-from .stage_functions import Emission, StageFunction, lay_out
-from .tasks import FORWARD, Tasks
+from .tasks import Tasks
 
 # What says something of the whole step, not of one function.
 _OF_THE_STEP = ("hp.output_tree", "hp.guards", "hp.static_inputs")
@@ -88,15 +88,13 @@ class HpSplitStages(ModulePass):
 
     def run(self, module: ir.Operation) -> None:  # noqa: D102
         require_level(module, self.name, self.requires)
-        found = find_mesh(module)
-        if found is None:
-            raise error_at(module, f"{self.name}: the module has no mesh; run hp-set-mesh first", named=False)
-        stage_count = self._stage_count(module, found[1])
+        _, mesh = require_mesh(module, self.name)
+        stage_count = self._stage_count(module, mesh)
         functions = list(step_functions(module))
         if len(functions) != 1:
             raise error_at(module, f"{self.name}: expected one step function, got: {len(functions)}", named=False)
         function = functions[0]
-        signature = read_signature(function, found[1])
+        signature = read_signature(function, mesh)
         _check_state(function, signature, stage_count)
         graph = SplitGraph(function, signature, stage_count)
         copy_gathers(graph)
@@ -145,7 +143,7 @@ def _check_state(function: ir.Operation, signature: Signature, stage_count: int)
             )
 
 
-def _report(made: ir.Operation, forward: StageFunction, functions: list[StageFunction], graph: SplitGraph) -> None:
+def _report(made: ir.Operation, forward: FunctionLayout, functions: list[FunctionLayout], graph: SplitGraph) -> None:
     """Say what a stage's forward sends, and what is kept of the forward for the stage's backward."""
     stage = forward.task.stage
     kept = {

@@ -7,41 +7,12 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
-from ...dialect.attributes import find_mesh
 from ...dialect.diagnostics import error_at
-from ...dialect.signature import Signature, ValueInfo, function_name, read_signature, step_functions
+from ...dialect.levels import require_mesh
+from ...dialect.signature import ValueInfo, function_name, read_signature, step_functions
 from ...errors import nearest
 from ...mesh import Mesh
-
-FORWARD, BACKWARD = "forward", "backward"
-BACKWARD_INPUT, BACKWARD_WEIGHT = "backward_input", "backward_weight"
-TASKS = (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
-"""What a function of a stage does, in the order in which they run for one microbatch."""
-
-
-@dataclass(frozen=True, eq=False)
-class StageFunction:
-    """One function of a stage. `result_types` are its results' types in MLIR; compared by identity."""
-
-    op: ir.Operation
-    name: str
-    stage: int
-    task: str
-    signature: Signature
-    result_types: tuple[ir.Type, ...]
-
-    def __str__(self) -> str:
-        return f"@{self.name}"
-
-    @property
-    def taken(self) -> tuple[ValueInfo, ...]:
-        """The arguments that other functions make."""
-        return tuple(info for info in self.signature.arguments if info.role in ("incoming", "saved"))
-
-    @property
-    def made(self) -> tuple[ValueInfo, ...]:
-        """The results that other functions take."""
-        return tuple(info for info in self.signature.results if info.role in ("outgoing", "saved"))
+from ..stage_function import FORWARD, TASKS, StageFunction, number_attribute, text_attribute
 
 
 @dataclass(frozen=True)
@@ -124,18 +95,15 @@ def read_staged(module: ir.Operation, pass_name: str) -> StagedModule:
         IRError: an attribute is missing or malformed, or the functions do not fit together.
     """
     module = module.operation
-    found = find_mesh(module)
-    if found is None:
-        raise error_at(module, f"{pass_name}: the module has no mesh; run hp-set-mesh first", named=False)
-    mesh_name, mesh = found
-    axis = _string(module, "hp.pipeline_axis", "the name of a mesh axis")
+    mesh_name, mesh = require_mesh(module, pass_name)
+    axis = text_attribute(module, "hp.pipeline_axis", "the name of a mesh axis")
     if axis not in mesh.axis_names:
         raise error_at(module, f"hp.pipeline_axis: mesh {mesh} has no axis '{axis}'{nearest(axis, mesh.axis_names)}")
-    count = _integer(module, "hp.stage_count", "a number of stages")
+    count = number_attribute(module, "hp.stage_count", "a number of stages")
     functions: dict[tuple[int, str], StageFunction] = {}
     for op in step_functions(module):
         function = _read_function(op, mesh)
-        if not 0 <= function.stage < count:
+        if function.stage >= count:
             raise error_at(op, f"expected hp.stage < {count} (hp.stage_count), got: {function.stage}")
         first = functions.setdefault((function.stage, function.task), function)
         if first is not function:
@@ -146,27 +114,12 @@ def read_staged(module: ir.Operation, pass_name: str) -> StagedModule:
     return StagedModule(module, mesh_name, mesh, axis, count, functions, makers, takers)
 
 
-def _string(op: ir.Operation, name: str, expected: str) -> str:
-    attribute = op.attributes.get(name)
-    if not isinstance(attribute, ir.StringAttr):
-        raise error_at(op, f"expected {name} to be {expected}, got: {attribute or 'none'}")
-    return str(attribute.value)
-
-
-def _integer(op: ir.Operation, name: str, expected: str) -> int:
-    attribute = op.attributes.get(name)
-    if not isinstance(attribute, ir.IntegerAttr):
-        raise error_at(op, f"expected {name} to be {expected}, got: {attribute or 'none'}")
-    return int(attribute.value)
-
-
 def _read_function(op: ir.Operation, mesh: Mesh) -> StageFunction:
-    stage = _integer(op, "hp.stage", "the number of a stage")
-    task = _string(op, "hp.task", "a task")
+    stage = number_attribute(op, "hp.stage", "the number of a stage")
+    task = text_attribute(op, "hp.task", "a task")
     if task not in TASKS:
         raise error_at(op, f"unknown hp.task '{task}'{nearest(task, TASKS) or ', expected one of ' + ', '.join(TASKS)}")
-    types = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value).results
-    return StageFunction(op, function_name(op), stage, task, read_signature(op, mesh), tuple(types))
+    return StageFunction(op, function_name(op), stage, task, read_signature(op, mesh))
 
 
 def _crossing(

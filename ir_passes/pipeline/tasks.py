@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..stage_function import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, value_prefix
 from ..views import operator_name
 from .split_graph import Kind, Node, SplitGraph, has_effect
-
-FORWARD, BACKWARD = "forward", "backward"
-BACKWARD_INPUT, BACKWARD_WEIGHT = "backward_input", "backward_weight"
 
 # Fused backward operators that compute the gradients their last operand asks for.
 _MASKED = frozenset(
@@ -35,8 +33,7 @@ class Task(NamedTuple):
     @property
     def prefix(self) -> str:
         """What the names of values that it makes begin with."""
-        letter = {FORWARD: "f", BACKWARD: "b", BACKWARD_INPUT: "i", BACKWARD_WEIGHT: "w"}[self.kind]
-        return f"{letter}{self.stage}"
+        return value_prefix(self.kind, self.stage)
 
 
 class Tasks:

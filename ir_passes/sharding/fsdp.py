@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from ...dialect.attributes import find_mesh
 from ...dialect.diagnostics import error_at
-from ...dialect.levels import require_level, set_level
+from ...dialect.levels import require_level, require_mesh, set_level
 from ...dialect.signature import Signature, body_of, read_signature, step_functions, write_signature
 from ...dialect.types import FLOAT_DTYPES
 from ...errors import PassError, nearest
@@ -135,7 +134,7 @@ class HpFsdp(ModulePass):
 
     def run(self, module: ir.Operation) -> None:  # noqa: D102
         require_level(module, self.name, self.requires)
-        mesh_name, mesh = self._mesh(module)
+        mesh_name, mesh = require_mesh(module, self.name)
         axes = self._data_axes(module, mesh)
         functions = list(step_functions(module))
         if len(functions) != 1:
@@ -170,12 +169,6 @@ class HpFsdp(ModulePass):
                 f"{self.name}: the loss is weighted, but no input is split over the data axes: give one a batch dim",
                 named=False,
             )
-
-    def _mesh(self, module: ir.Operation) -> tuple[str, Mesh]:
-        found = find_mesh(module)
-        if found is None:
-            raise error_at(module, f"{self.name}: the module has no mesh; run hp-set-mesh first", named=False)
-        return found
 
     def _data_axes(self, module: ir.Operation, mesh: Mesh) -> DataAxes:
         for axis in (*self.axes, *self.replicate_axes):

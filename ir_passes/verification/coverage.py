@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ..stage_function import StageFunction
 from .findings import Findings
 from .rank_execution import Call
 from .rank_functions import Pipeline
-from .stage_functions import StageFunction
 
 
 def check_coverage(

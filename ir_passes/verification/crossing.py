@@ -18,9 +18,10 @@ from torch_mlir import ir
 from ...dialect.diagnostics import remark
 from ...dialect.signature import CROSSING_ROLES, ValueInfo
 from ...errors import nearest
+from ..stage_function import StageFunction
 from .findings import Findings
 from .signature_rules import called
-from .stage_functions import StageFunction, Stages, is_value_name
+from .stage_functions import Stages, is_value_name
 
 _ARGUMENTS = ("param", "buffer", "constant", "input", "size", "incoming", "saved")
 _RESULTS = ("outgoing", "saved", "buffer", "loss", "weight", "output", "grad")

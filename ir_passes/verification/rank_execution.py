@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from torch_mlir import ir
 
 from ...dialect.signature import ValueInfo
+from ..stage_function import StageFunction
 from .channels import COLLECTIVES, Channel, Group, Traffic, group_of
 from .findings import Findings
 from .microbatch_values import WHOLE, Known, Origin, Total
 from .rank_functions import Pipeline, RankFunction
-from .stage_functions import StageFunction
 from .totals import Totals, role_of_total
 
 _KINDS = {"input": "input", "param": "state", "constant": "state", "buffer": "buffer", "size": "size"}

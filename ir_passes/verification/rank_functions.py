@@ -15,15 +15,9 @@ from torch_mlir import ir
 from ...dialect.attributes import read_ints
 from ...dialect.diagnostics import error_at
 from ...dialect.signature import Signature, body_of, function_name, read_signature, step_functions
+from ..stage_function import StageFunction, number_attribute, text_attribute
 from .findings import Findings
-from .stage_functions import (
-    StageFunction,
-    Stages,
-    integer_attribute,
-    is_stage_function,
-    read_stages,
-    string_attribute,
-)
+from .stage_functions import Stages, is_stage_function, read_stages
 
 KINDS = ("train", "evaluate")
 """What rank functions are for: a whole step, or its forwards alone."""
@@ -80,8 +74,8 @@ def read_pipeline(module: ir.Operation, findings: Findings) -> Pipeline:
         IRError: it is not made up of stage functions and one function per position and kind.
     """
     stages = read_stages(module, findings)
-    string_attribute(module, "hp.schedule")
-    microbatches = integer_attribute(module, "hp.microbatches")
+    text_attribute(module, "hp.schedule")
+    microbatches = number_attribute(module, "hp.microbatches")
     if microbatches < 1:
         raise error_at(module, f"expected hp.microbatches >= 1, got: {microbatches}", named=False)
     positions = stages.mesh.axis_size(stages.axis)
@@ -122,7 +116,7 @@ def _read(function: ir.Operation, stages: Stages, positions: int) -> RankFunctio
     match = _NAME.fullmatch(name)
     if match is None:
         raise error_at(function, f"@{name} is of no stage and no rank: expected @rank<i> or @evaluate<i>")
-    kind, coordinate = string_attribute(function, "hp.kind"), integer_attribute(function, "hp.coordinate")
+    kind, coordinate = text_attribute(function, "hp.kind"), number_attribute(function, "hp.coordinate")
     if _NAMES.get(kind) != match[1] or coordinate != int(match[2]):
         expected = next(kind for kind, prefix in _NAMES.items() if prefix == match[1])
         raise error_at(

@@ -15,40 +15,20 @@ from torch_mlir import ir
 
 from ...dialect.attributes import find_mesh
 from ...dialect.diagnostics import error_at
-from ...dialect.signature import Signature, body_of, function_name, read_signature, step_functions
+from ...dialect.signature import body_of, function_name, read_signature, step_functions
 from ...errors import nearest
 from ...mesh import Mesh
+from ..stage_function import (
+    TASKS,
+    StageFunction,
+    number_attribute,
+    text_attribute,
+)
 from .findings import Findings
 
-TASKS = ("forward", "backward", "backward_input", "backward_weight")
-"""What a stage function does, in the order in which a stage does it."""
-
-_LETTERS = {"forward": "f", "backward": "b", "backward_input": "i", "backward_weight": "w"}
 _NAME = re.compile(rf"stage(\d+)_({'|'.join(TASKS)})")
 _VALUE_NAME = re.compile(r"([fbiw])(\d+)\.(\d+)")
 _STAGE_ATTRIBUTES = ("hp.stage", "hp.task")
-
-
-@dataclass(frozen=True, eq=False)
-class StageFunction:
-    """A function of a stage: what it does, and what it takes and returns."""
-
-    op: ir.Operation
-    name: str
-    stage: int
-    task: str
-    signature: Signature
-
-    @property
-    def prefix(self) -> str:
-        """What the names of values that it makes begin with: ``f0.``."""
-        return f"{_LETTERS[self.task]}{self.stage}."
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """Its place among all: forwards from the first stage on, then backwards from the last stage on."""
-        rank = {"forward": 0, "backward": 1, "backward_input": 1, "backward_weight": 2}[self.task]
-        return (rank, self.stage if rank == 0 else -self.stage)
 
 
 def is_value_name(name: str) -> bool:
@@ -90,11 +70,11 @@ def read_stages(module: ir.Operation, findings: Findings) -> Stages:
     if found is None:
         raise error_at(module, "has stages, expected a mesh", named=False)
     mesh_name, mesh = found
-    axis = string_attribute(module, "hp.pipeline_axis")
+    axis = text_attribute(module, "hp.pipeline_axis")
     if axis not in mesh.axis_names:
         hint = nearest(axis, mesh.axis_names)
         raise error_at(module, f"hp.pipeline_axis: mesh has no axis '{axis}'{hint}", named=False)
-    count = integer_attribute(module, "hp.stage_count")
+    count = number_attribute(module, "hp.stage_count")
     functions = [
         _read(function, mesh, count, findings) for function in step_functions(module) if is_stage_function(function)
     ]
@@ -110,7 +90,7 @@ def _read(function: ir.Operation, mesh: Mesh, count: int, findings: Findings) ->
     if match is None:
         raise error_at(function, f"@{name} has hp.stage or hp.task, expected its name to be @stage<k>_<task>")
     stage, task = int(match[1]), match[2]
-    stated = integer_attribute(function, "hp.stage"), string_attribute(function, "hp.task")
+    stated = number_attribute(function, "hp.stage"), text_attribute(function, "hp.task")
     if stated != (stage, task):
         findings.add(
             function, f"@{name}: expected hp.stage = {stage} and hp.task = '{task}', got: {stated[0]}, '{stated[1]}'"
@@ -133,31 +113,3 @@ def _check_tasks(module: ir.Operation, stages: Stages, findings: Findings) -> No
                     f"@{by_task[task].name}: the backward of stage {stage} is one function, or two, not both",
                     notes=[(by_task["backward"].op, f"@{by_task['backward'].name} is all of it")],
                 )
-
-
-def string_attribute(op: ir.Operation, name: str) -> str:
-    """Return an attribute of a module or function that is text.
-
-    Raises:
-        IRError: it is missing or something else.
-    """
-    attribute = op.attributes.get(name)
-    if not isinstance(attribute, ir.StringAttr):
-        raise error_at(op, f"expected {name} to be a string, got: {_spelled(attribute)}", named=False)
-    return str(attribute.value)
-
-
-def integer_attribute(op: ir.Operation, name: str) -> int:
-    """Return an attribute of a module or function that is a number, not negative.
-
-    Raises:
-        IRError: it is missing or something else.
-    """
-    attribute = op.attributes.get(name)
-    if not isinstance(attribute, ir.IntegerAttr) or attribute.value < 0:
-        raise error_at(op, f"expected {name} to be a number, got: {_spelled(attribute)}", named=False)
-    return int(attribute.value)
-
-
-def _spelled(attribute: ir.Attribute | None) -> str:
-    return "nothing" if attribute is None else str(attribute)

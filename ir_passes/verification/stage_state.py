@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from torch_mlir import ir
 
 from ...dialect.signature import CROSSING_ROLES, STATE_ROLES, Signature, ValueInfo
+from ..stage_function import StageFunction
 from .findings import Findings, place_in_model
 from .joint import check_mesh_names
 from .signature_rules import (
@@ -26,7 +27,7 @@ from .signature_rules import (
     depends_on,
 )
 from .spmd import check_local_types
-from .stage_functions import StageFunction, Stages
+from .stage_functions import Stages
 
 
 @dataclass(frozen=True)

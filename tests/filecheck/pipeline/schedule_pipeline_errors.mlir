@@ -17,7 +17,7 @@ module attributes {hp.level = "staged"} {
 
 // -----
 
-// expected-error@below {{'builtin.module' op expected hp.pipeline_axis to be the name of a mesh axis, got: none}}
+// expected-error@below {{expected hp.pipeline_axis to be the name of a mesh axis, got: nothing}}
 module attributes {hp.level = "staged"} {
   "hp.mesh"() {axis_names = ["pp"], axis_sizes = array<i64: 2>, sym_name = "mesh"} : () -> ()
 }
@@ -31,7 +31,7 @@ module attributes {hp.level = "staged", hp.pipeline_axis = "ppp"} {
 
 // -----
 
-// expected-error@below {{'builtin.module' op expected hp.stage_count to be a number of stages, got: "two"}}
+// expected-error@below {{expected hp.stage_count to be a number of stages, got: "two"}}
 module attributes {hp.level = "staged", hp.pipeline_axis = "pp", hp.stage_count = "two"} {
   "hp.mesh"() {axis_names = ["pp"], axis_sizes = array<i64: 2>, sym_name = "mesh"} : () -> ()
 }

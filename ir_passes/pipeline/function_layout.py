@@ -12,10 +12,11 @@ from ...dialect.attributes import i64_attr
 from ...dialect.signature import STATE_ROLES, body_of, refresh_function_type
 from ..phases import BACKWARD as BACKWARD_PHASE
 from ..phases import FORWARD as FORWARD_PHASE
+from ..stage_function import FORWARD
 from .crossings import Crossing, Crossings
 from .needs import Needs, Placed
 from .split_graph import STAGE, Kind, Node, SplitGraph, has_effect
-from .tasks import FORWARD, Task, Tasks
+from .tasks import Task, Tasks
 
 _ARGUMENT_ORDER = (*STATE_ROLES, "input", "size")
 _RESULT_ORDER = ("buffer", "loss", "weight", "output", "grad")
@@ -24,7 +25,7 @@ _DONE = ("hp.recompute", "hp.saved")
 
 
 @dataclass
-class StageFunction:
+class FunctionLayout:
     """One function, before it is made.
 
     Attributes:
@@ -49,9 +50,9 @@ class StageFunction:
         return bool(self.taken or self.made or self.results) or any(has_effect(node.op) for node in self.nodes)
 
 
-def lay_out(graph: SplitGraph, tasks: Tasks, needs: Needs, crossings: Crossings) -> list[StageFunction]:
+def lay_out(graph: SplitGraph, tasks: Tasks, needs: Needs, crossings: Crossings) -> list[FunctionLayout]:
     """Decide on everything in every function; backwards that would do nothing are left out."""
-    functions = {task: StageFunction(task) for task in tasks.in_order()}
+    functions = {task: FunctionLayout(task) for task in tasks.in_order()}
     places = _places(graph, tasks, needs, crossings)
     for node, placed in zip(graph.nodes, places.nodes, strict=True):
         for task in placed:
@@ -73,7 +74,7 @@ def lay_out(graph: SplitGraph, tasks: Tasks, needs: Needs, crossings: Crossings)
 
 
 def _give_unused(
-    graph: SplitGraph, tasks: Tasks, needs: Needs, functions: dict[Task, StageFunction], kept: set[Task]
+    graph: SplitGraph, tasks: Tasks, needs: Needs, functions: dict[Task, FunctionLayout], kept: set[Task]
 ) -> None:
     """Give what no function uses to the forward of the stage that holds it; inputs and sizes to the first."""
     used = {(index, task.stage) for task in kept for index in functions[task].arguments}
@@ -149,7 +150,7 @@ class Emission:
             for key in ("arg_attrs", "res_attrs")
         }
 
-    def write(self, function: StageFunction) -> ir.Operation:
+    def write(self, function: FunctionLayout) -> ir.Operation:
         """Write one function; return it."""
         graph = self._graph
         arguments = sorted(function.arguments, key=self._argument_key)
@@ -183,7 +184,7 @@ class Emission:
             refresh_function_type(op)
         return op
 
-    def _declare(self, function: StageFunction, originals: Sequence[ir.Value]) -> ir.Operation:
+    def _declare(self, function: FunctionLayout, originals: Sequence[ir.Value]) -> ir.Operation:
         types = [value.type for value in originals]
         op = ir.Operation.create(
             "func.func",
