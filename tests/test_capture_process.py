@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import sys
 import threading
+import weakref
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 from torch.utils.checkpoint import checkpoint
 
 import hpir
@@ -43,6 +47,50 @@ def test_a_cache_of_the_users_holds_no_fake_tensor_afterwards() -> None:
     hpir.export(Cached(), mean, BATCH)
     assert type(positions(4)) is Tensor
     assert positions(4).tolist() == [0, 1, 2, 3]
+
+
+MADE_LATER: dict[str, Callable[[int], Tensor]] = {}
+
+
+class Made(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.up(x) * MADE_LATER["scales"](4)
+        return y
+
+
+def test_a_cache_that_is_made_and_filled_between_two_captures_is_left_alone() -> None:
+    hpir.export(nn.Linear(4, 4), mean, BATCH)
+    made = functools.lru_cache(lambda size: torch.arange(size).float())
+    kept = made(3)
+    MADE_LATER["scales"] = made
+    try:
+        hpir.export(Cached(), mean, BATCH)
+        assert made(3) is kept
+        hpir.export(Made(), mean, BATCH)
+        assert type(made(4)) is Tensor
+    finally:
+        MADE_LATER.clear()
+
+
+def test_nothing_keeps_a_captured_model_alive() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    hpir.export(model, mean, BATCH)
+    gc.collect()
+    before = count_graphs()
+    gone = weakref.ref(model)
+    hpir.export(model, mean, BATCH)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert count_graphs() <= before
+
+
+def count_graphs() -> int:
+    return sum(issubclass(type(item), GraphModule) for item in gc.get_objects())
 
 
 def test_exports_from_several_threads_wait_for_each_other() -> None:

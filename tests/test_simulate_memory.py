@@ -91,7 +91,7 @@ def test_no_tensor_of_a_step_outlives_it() -> None:
     before = live_tensors()
     for _ in range(3):
         simulate(program, state, batch)
-    assert live_tensors() == before
+    assert live_tensors() <= before  # What other tests have left behind may go in the meantime.
 
 
 def live_tensors() -> int:

@@ -36,7 +36,7 @@ from .random_decompositions import DECOMPOSITIONS
 from .random_ops import draw_attention_masks
 from .source_places import definition_place
 from .step_effects import watched
-from .step_module import StepModule, TrainFunction
+from .step_module import StepModule, TrainFunction, traces_dropped
 from .step_results import StepResults
 from .tracing_modes import check_autocast, tracing_modes
 
@@ -61,7 +61,14 @@ def capture(
     dims = split_dims(leaves, batch_dims, source)
     sizes = read_dynamic(dynamic, leaves, dims, source)
     step = StepModule(model, train_fn, rebuilder(batch, leaves, source))
-    with capture_errors(source), quiet(), unchanged(model), tracing_modes(source), ExitStack() as stack:
+    with (
+        capture_errors(source),
+        quiet(),
+        unchanged(model),
+        traces_dropped(),
+        tracing_modes(source),
+        ExitStack() as stack,
+    ):
         # Sizes and Python numbers are what they are, also where dynamo saw others in an earlier capture.
         stack.enter_context(dynamo_config.patch(specialize_float=True, automatic_dynamic_shapes=False))
         stack.enter_context(traceable_when_off())

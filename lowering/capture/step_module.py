@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +28,17 @@ from .trial_copy import fake_copy, running_on
 
 TrainFunction = Callable[..., Any]
 """``train_fn(model, **batch)`` returning the loss (plain or a `WeightedLoss`), or the loss and extra outputs."""
+
+
+@contextlib.contextmanager
+def traces_dropped() -> Iterator[None]:
+    """Drop what dynamo has put among the globals of `StepModule.forward`: graphs, which hold on to the model."""
+    before = set(globals())
+    try:
+        yield
+    finally:
+        for name in globals().keys() - before:
+            del globals()[name]
 
 
 class StepModule(nn.Module):

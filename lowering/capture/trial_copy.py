@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,19 +49,43 @@ def _caches_cleared() -> Iterator[None]:
 
     A cache gives what its function gives, so that one that is cleared is as good.
     """
-    before = {id(cache): (cache, cache.cache_info().misses) for cache in _caches()}
+    before = {id(cache): (cache, cache.cache_info().misses) for cache in _caches.find()}
     try:
         yield
     finally:
-        for cache in _caches():
+        for cache in _caches.find():
             known, misses = before.get(id(cache), (cache, 0))
             if known is not cache or cache.cache_info().misses != misses:
                 cache.cache_clear()
 
 
-def _caches() -> list[Any]:
-    kind = type(functools.lru_cache(lambda: None))
-    return [found for found in gc.get_objects() if type(found) is kind and not _is_torch(found)]
+class _Caches:
+    """The process's `functools.lru_cache` objects, but those of torch and hpir.
+
+    They are found among all objects there are, which takes a tenth of a second. As long as the garbage collector has
+    not run since, new ones are found among the young.
+    """
+
+    _KIND = type(functools.lru_cache(lambda: None))
+
+    def __init__(self) -> None:
+        self._known: list[weakref.ref[Any]] = []
+        self._collections: list[int] = []
+
+    def find(self) -> list[Any]:
+        """Return them."""
+        collections = [generation["collections"] for generation in gc.get_stats()[1:]]
+        if collections == self._collections:
+            objects = gc.get_objects(0) + gc.get_objects(1)
+        else:
+            objects, self._known, self._collections = gc.get_objects(), [], collections
+        caches = {id(cache): cache for reference in self._known if (cache := reference()) is not None}
+        caches.update((id(found), found) for found in objects if type(found) is self._KIND and not _is_torch(found))
+        self._known = [weakref.ref(cache) for cache in caches.values()]
+        return list(caches.values())
+
+
+_caches = _Caches()
 
 
 def _is_torch(cache: Any) -> bool:
