@@ -6,7 +6,7 @@ import contextlib
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -121,10 +121,11 @@ class Step:
         owned = self._executable.aliases[function.name].owned
         return Entry(self.program, function, self._state, owned, acknowledgements(self.program, kind, position))
 
-    def __call__(self, **batch: Any) -> Tensor:
+    def __call__(self, *unnamed: NoReturn, **batch: Any) -> Tensor:
         """Run forward and backward on one batch; gradients are added to ``.grad`` of the parameters.
 
         Args:
+            unnamed: nothing: inputs have names.
             batch: this data rank's whole batch, as compiled for, on the step's device or in host memory, from where it
                 is copied without waiting.
 
@@ -132,9 +133,11 @@ class Step:
             The loss over all ranks, a plain tensor of shape [].
 
         Raises:
+            TypeError: an input is given without its name.
             RuntimeFault: the batch is not what was compiled for, or an operator fails; the text names rank, function
                 and op. The step can be called again.
         """
+        _refuse_unnamed(unnamed, "step")
         with self._quiet():
             results = self._run(self._train, batch, self._recorder)
             gradients, buffers = [], {}
@@ -148,13 +151,14 @@ class Step:
         self.steps += 1
         return _loss(results)
 
-    def evaluate(self, **batch: Any) -> tuple[Tensor, Any]:
+    def evaluate(self, *unnamed: NoReturn, **batch: Any) -> tuple[Tensor, Any]:
         """Run forward only; nothing is changed.
 
         A model compiled in training mode is evaluated in training mode: its dropout masks are those of the next
         training step on the same rows.
 
         Args:
+            unnamed: nothing: inputs have names.
             batch: this data rank's whole batch, as compiled for, on the step's device or in host memory, from where it
                 is copied without waiting.
 
@@ -162,8 +166,9 @@ class Step:
             The loss over all ranks, and what else the step function returned, over the global batch (None for nothing).
 
         Raises:
-            RuntimeFault: as for a call.
+            TypeError, RuntimeFault: as for a call.
         """
+        _refuse_unnamed(unnamed, "step.evaluate")
         with self._quiet():
             results = self._run(self._evaluate, batch)
             outputs = self._outputs.share(
@@ -335,6 +340,12 @@ class Step:
         connected = self._ops.abandon()
         if not (told and connected):
             raise RuntimeFault(fault.text)
+
+
+def _refuse_unnamed(unnamed: Sequence[object], called: str) -> None:
+    if unnamed:
+        given = ", ".join(type(value).__name__ for value in unnamed)
+        raise TypeError(f"{called} takes its inputs by name, as in {called}(**batch), got: {given} without a name")
 
 
 def _loss(results: Iterable[tuple[Result, Tensor, bool]]) -> Tensor:

@@ -245,6 +245,15 @@ def test_a_tensor_that_is_not_dense_is_refused_when_the_step_runs(kind: str) -> 
         step(x=x)
 
 
+@pytest.mark.parametrize("called", ["step", "step.evaluate"])
+def test_an_input_without_a_name_is_refused(called: str) -> None:
+    batch = dict(zip("xw", rows_of(2), strict=True))
+    step: Any = hpir.compile(model_of(), lambda model, x, w: (model(x) * w).sum(), batch, plan={})
+    with pytest.raises(TypeError, match=rf"{called} takes its inputs by name, as in {called}\(\*\*batch\), got: dict"):
+        (step if called == "step" else step.evaluate)(batch)
+    assert step.steps == 0
+
+
 def test_a_batch_that_is_no_mapping_is_refused() -> None:
     for batch in (Checked(X, X), [X], X):
         with pytest.raises(hpir.CaptureError, match="expected the batch to be a mapping of inputs, got: "):
