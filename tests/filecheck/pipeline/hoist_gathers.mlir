@@ -277,13 +277,3 @@ module attributes {hp.level = "program"} {
     return %y#0, %y#1 : !f, !g
   }
 }
-
-// -----
-
-// Without a mesh nothing is gathered.
-module attributes {hp.level = "program"} {
-  // CHECK-LABEL: func.func @evaluate0(
-  func.func @evaluate0(%x: !torch.vtensor<[],f32>) -> !torch.vtensor<[],f32> {
-    return %x : !torch.vtensor<[],f32>
-  }
-}

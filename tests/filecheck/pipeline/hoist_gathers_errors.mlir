@@ -62,3 +62,12 @@ module attributes {hp.level = "program"} {
     return %y : !f
   }
 }
+
+// -----
+
+// expected-error@below {{hp-hoist-gathers: the module has no mesh; run hp-set-mesh first}}
+module attributes {hp.level = "program"} {
+  func.func @evaluate0(%x: !torch.vtensor<[],f32>) -> !torch.vtensor<[],f32> {
+    return %x : !torch.vtensor<[],f32>
+  }
+}

@@ -271,13 +271,3 @@ module attributes {hp.level = "program"} {
     return %a : !f
   }
 }
-
-// -----
-
-// Without a mesh nothing is reduced.
-module attributes {hp.level = "program"} {
-  // CHECK-LABEL: func.func @rank0(
-  func.func @rank0(%x: !torch.vtensor<[],f32>) -> !torch.vtensor<[],f32> {
-    return %x : !torch.vtensor<[],f32>
-  }
-}

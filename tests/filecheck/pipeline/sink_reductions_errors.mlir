@@ -19,3 +19,12 @@ module attributes {hp.level = "program"} {
     return %y : !s
   }
 }
+
+// -----
+
+// expected-error@below {{hp-sink-reductions: the module has no mesh; run hp-set-mesh first}}
+module attributes {hp.level = "program"} {
+  func.func @rank0(%x: !torch.vtensor<[],f32>) -> !torch.vtensor<[],f32> {
+    return %x : !torch.vtensor<[],f32>
+  }
+}
