@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -15,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import call
 from models import BY_NAME
 from report_programs import one_gather, two_stages
 
 import hpir
-from hpir.tools import hp_report
 
 BIN = Path(sys.executable).parent
 COSTS = """
@@ -39,34 +37,21 @@ def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def call(*arguments: str, cwd: Path) -> tuple[int, str, str]:
-    """Run the command in this process; return its status and what it prints."""
-    with (
-        contextlib.redirect_stdout(io.StringIO()) as out,
-        contextlib.redirect_stderr(io.StringIO()) as err,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.chdir(cwd)
-        patch.setattr(sys, "argv", ["hp-report", *arguments])
-        status = hp_report.main()
-    return status, out.getvalue(), err.getvalue()
-
-
 def report(*arguments: str, cwd: Path) -> str:
-    status, out, err = call(*arguments, cwd=cwd)
-    assert (status, err) == (0, "")
-    return out
+    done = call("hp-report", *arguments, cwd=cwd)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def fail(*arguments: str, cwd: Path) -> str:
     """Return the one line that a mistake is told in; nothing else is left behind."""
     before = {path: path.stat().st_mtime_ns for path in cwd.rglob("*")}
-    status, out, err = call(*arguments, cwd=cwd)
-    assert (status, out) == (1, "")
-    assert len(err.strip().splitlines()) == 1, err
-    assert "error: " in err
+    done = call("hp-report", *arguments, cwd=cwd)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "error: " in done.stderr
     assert {path: path.stat().st_mtime_ns for path in cwd.rglob("*")} == before
-    return err.strip()
+    return done.stderr.strip()
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     one_gather().save(path / "gather")
     two_stages().save(path / "stages")
     (path / "costs.toml").write_text(COSTS)
-    done = run("hp-run", "prog", "--nproc", "2", "--steps", "2", "--profile", "run", cwd=path)
+    done = call("hp-run", "prog", "--nproc", "2", "--steps", "2", "--profile", "run", cwd=path)
     assert done.returncode == 0, done.stderr
     (path / "recorded.txt").write_text(done.stdout)
     return path
@@ -214,7 +199,7 @@ def test_the_command_is_installed(folder: Path) -> None:
 
 
 def test_recording_does_not_change_what_is_computed(folder: Path) -> None:
-    done = run("hp-run", "prog", "--nproc", "2", cwd=folder)
+    done = call("hp-run", "prog", "--nproc", "2", cwd=folder)
     recorded = (folder / "recorded.txt").read_text().splitlines()
     assert [line.split()[3] for line in (*done.stdout.splitlines(), *recorded)] == 3 * [done.stdout.split()[3]]
 
@@ -364,9 +349,9 @@ def test_only_runs_on_processes_are_recorded(folder: Path) -> None:
         (("--simulate",), "--profile: only a run with --nproc can be recorded"),
         (("--nproc", "2", "--backend", "inductor"), "with --backend eager only, got: inductor"),
     ):
-        done = run("hp-run", "prog", "--profile", "nothing", *more, cwd=folder)
+        done = call("hp-run", "prog", "--profile", "nothing", *more, cwd=folder)
         assert done.returncode == 1 and message in done.stderr
-    done = run("hp-run", "prog", "--nproc", "2", "--profile", "costs.toml", cwd=folder)
+    done = call("hp-run", "prog", "--nproc", "2", "--profile", "costs.toml", cwd=folder)
     assert done.returncode == 1
     assert done.stderr == "hp-run: error: costs.toml: cannot write a profile: file exists\n"
     assert not (folder / "nothing").exists()

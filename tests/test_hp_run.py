@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import Done, call
 from models import BY_NAME
 
 import hpir
@@ -31,9 +32,14 @@ def wrong():
 """
 
 
-def run(*command: str | Path, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, cwd: Path, stdin: str = "") -> Done:
+    return call(str(command[0]), *command[1:], cwd=cwd, stdin=stdin)
+
+
+def run_installed(*command: str | Path, cwd: Path, stdin: str = "") -> Done:
+    """Run a command as a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    return subprocess.run(
+    done = subprocess.run(
         [str(BIN / str(command[0])), *map(str, command[1:])],
         cwd=cwd,
         input=stdin,
@@ -42,6 +48,7 @@ def run(*command: str | Path, cwd: Path, stdin: str = "") -> subprocess.Complete
         timeout=120,
         env=environment,
     )
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 def succeed(*command: str | Path, cwd: Path, stdin: str = "") -> str:
@@ -71,8 +78,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_whole_road_on_the_command_line(folder: Path) -> None:
-    checked = succeed("hp-run", "prog", "--check", cwd=folder)
-    verdicts = [line.split()[0] for line in checked.splitlines()]
+    done = run_installed("hp-translate", "--export", "my_model:build", cwd=folder)
+    assert done == Done(0, (folder / "step.mlir").read_text(), "")
+    passes = ("--hp-set-mesh=axes=dp:2", "--hp-fsdp=axes=dp units=layers.*")
+    done = run_installed("hp-opt", *passes, cwd=folder, stdin=done.stdout)
+    assert done == Done(0, (folder / "fsdp.mlir").read_text(), "")
+    done = run_installed(
+        "hp-translate", "--to-program", "-o", "own", "--joint", "step.mlir", cwd=folder, stdin=done.stdout
+    )
+    assert done == Done(0, "", "")
+    done = run_installed("hp-run", "own", "--check", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    verdicts = [line.split()[0] for line in done.stdout.splitlines()]
     assert len(verdicts) > 10 and set(verdicts) == {"equal"}
     assert succeed("hp-run", "prog", "--simulate", cwd=folder).startswith("loss ")
 
