@@ -10,7 +10,10 @@ TYPED := -m hpir -m hpir.compiler -m hpir.plan -m hpir.costs -p hpir.dialect -p 
 demo: $(VENV)/ready-demo
 	$(BIN)/python examples/train_lm.py
 
-test: lint types filecheck unit
+# What does not run tests is done side by side.
+test: $(VENV)/ready-test
+	$(MAKE) --no-print-directory --jobs 2 lint types filecheck
+	$(MAKE) --no-print-directory unit
 
 bench: $(VENV)/ready-bench
 	$(BIN)/python benchmarks/run.py
@@ -29,7 +32,7 @@ filecheck: $(VENV)/ready-test
 	$(BIN)/lit --quiet tests/filecheck
 
 unit: $(VENV)/ready-test
-	$(BIN)/pytest --quiet --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --quiet --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 docs: $(VENV)/ready-test
 	$(BIN)/python docs/generate.py

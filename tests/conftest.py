@@ -17,7 +17,10 @@ gc.set_threshold(20_000, 50, 100)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep one case of n of a test that is marked ``one_in(n)``, in a pattern that goes through all its parameters."""
+    """Keep one case of n of a test that is marked ``one_in(n)``, in a pattern that goes through all its parameters.
+
+    None of one that is marked ``everything``.
+    """
     if os.environ.get(EVERYTHING):
         return
     seen: Counter[str] = Counter()
@@ -25,6 +28,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left: list[pytest.Item] = []
     for item in items:
         mark = item.get_closest_marker("one_in")
+        if item.get_closest_marker("everything"):
+            left.append(item)
+            continue
         if mark is None:
             kept.append(item)
             continue

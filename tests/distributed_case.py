@@ -37,7 +37,9 @@ _IMPORTED_ONCE = (
     "torch",
     "torch.distributed.tensor",
     "torch.testing",
-    "torch._dynamo",
+    "torch._dynamo.functional_export",
+    "torch._functorch.aot_autograd",
+    "torch._inductor.decomposition",
     "hpir.runtime.step",
     "hpir.runtime.simulate",
 )

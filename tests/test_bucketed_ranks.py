@@ -97,6 +97,7 @@ MESHES: dict[int, list[tuple[dict[str, int], dict[str, Any], tuple[str, ...]]]] 
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("size", MESHES)

@@ -97,6 +97,7 @@ def test_one_rank_runs_every_size(backend: str) -> None:
         assert outputs["logits"].shape == (rows, length, 11)
 
 
+@pytest.mark.everything
 def test_inductor_draws_masks_of_every_size() -> None:
     losses = []
     for backend in ("eager", "inductor"):

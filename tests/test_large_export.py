@@ -50,6 +50,7 @@ def test_eight_layers_of_70b_shape_take_no_storage_and_compile() -> None:
     assert 0 < figures.program < 800 * (figures.ops - figures.constants)
 
 
+@pytest.mark.everything
 def test_the_whole_70b_step_is_exported_in_8_gb() -> None:
     figures = large_export.fresh(80, limit_mb=8000, road=False)
     assert figures.parameters == 80 * 855_654_400 + 2 * 128_256 * 8192 + 8192
@@ -93,6 +94,7 @@ def test_a_model_that_has_values_is_not_copied() -> None:
     assert megabytes < 100
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
 def test_on_the_meta_device_the_graph_is_that_of_a_model_with_values(dtype: torch.dtype) -> None:
     batch = tokens(2)

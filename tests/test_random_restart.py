@@ -116,6 +116,7 @@ def test_a_dropout_model_has_the_same_losses_under_every_plan_and_after_a_restar
     assert torch.tensor(losses) == pytest.approx(torch.tensor(pairs[HALF:]), rel=1e-10)
 
 
+@pytest.mark.everything
 def test_inductor_draws_as_eager() -> None:
     losses = []
     for backend in ("eager", "inductor"):

@@ -260,6 +260,7 @@ def products_of_inductor(group: int) -> int:
     return sum(count for name, count in live.calls.items() if "mm" in name)
 
 
+@pytest.mark.everything
 def test_inductor_leaves_what_is_computed_again() -> None:
     # It merges equal ops only where it takes forward and backward apart, which is done here already.
     assert products_of_inductor(group=1) > products_of_inductor(group=0) > 0

@@ -98,6 +98,7 @@ def good(model: Net, x: Tensor, y: Tensor) -> Tensor:
     return loss
 
 
+@pytest.mark.everything
 def test_nothing_is_left_of_refused_attempts_and_a_good_one_works_right_after() -> None:
     values = {name: tensor.clone() for name, tensor in {**Net().state_dict(), **batch()}.items()}
     for name, refusal in REFUSALS.items():
