@@ -14,7 +14,7 @@ side. Values travel
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ...dialect.diagnostics import error_at
@@ -193,7 +193,7 @@ class _Routes:
             for value in arrived:
                 self._crossings.cross(value, source, [backward])
             if weight != backward and weight in tasks:
-                within = self._cut(self._under(arrived), self._values(weight))
+                within = self._cut(self._under(arrived), self._values(weight), self._links_of(backward))
                 for value in set(within.values()):
                     self._hand_on(value, arrived, source, backward, [weight])
         else:
@@ -213,7 +213,7 @@ class _Routes:
         later = [self._tasks.backward(forward.stage)]
         if self._tasks.split_backward:
             later.append(self._tasks.weight(forward.stage))
-        cut = self._cut(tree, self._values(*later))
+        cut = self._cut(tree, self._values(*later), self._links_of(forward))
         for value in set(cut.values()):
             takers = [task for task in later if any(cut[wanted] == value for wanted in self._wanted.get(task, ()))]
             self._hand_on(value, arrived, source, forward, takers)
@@ -228,7 +228,7 @@ class _Routes:
             return
         weight = self._tasks.weight(home.stage)
         if weight != home and weight in foreign:
-            for value in set(self._cut(self._tree, self._values(weight)).values()):
+            for value in set(self._cut(self._tree, self._values(weight), self._links_of(home)).values()):
                 self._crossings.cross(value, home, [weight])
                 self._want(home, value)
 
@@ -241,25 +241,37 @@ class _Routes:
                 found.append(value)
         return found
 
-    def _cut(self, tree: Sequence[int], wanted: set[int]) -> dict[int, int]:
+    def _links_of(self, task: Task) -> set[int]:
+        """Return the views and casts that a function makes for itself."""
+        found: set[int] = set()
+        for value in self._wanted.get(task, ()):
+            while value in self._graph.parents and value not in found:
+                found.add(value)
+                value = self._graph.parents[value]
+        return found
+
+    def _cut(self, tree: Sequence[int], wanted: set[int], made: Collection[int] = ()) -> dict[int, int]:
         """Return for each wanted value what crosses for it: itself, or what it is a view or cast of.
 
-        The fewest bytes that cover all of them. Of as many the value itself crosses, not its views.
+        The fewest bytes that cover all of them. Of as many the value itself crosses and not its views, but for one of
+        those in `made`, which are there anyway: it need not be made again.
         """
         within = set(tree)
         below: dict[int, float] = {}
+        only: dict[int, int] = {}  # what crosses for all that is below a value, -1 for several
         chosen: set[int] = set()
         for value in reversed(tree):
             whole = self._graph.bytes_of(value)
             if value not in wanted and value not in below:
                 continue
-            if value in wanted or below[value] >= whole:
+            if value in wanted or below[value] > whole or (below[value] == whole and only[value] not in made):
                 chosen.add(value)
-                cost = whole
+                cost, crosses = whole, value
             else:
-                cost = below[value]
+                cost, crosses = below[value], only[value]
             parent = self._graph.parents.get(value, -1)
             if parent in within:
+                only[parent] = -1 if parent in below else crosses
                 below[parent] = below.get(parent, 0) + cost
         covered: dict[int, int] = {}
         for value in tree:

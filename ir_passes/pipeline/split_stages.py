@@ -38,7 +38,8 @@ class HpSplitStages(ModulePass):
        and through its own stage's backward if it comes earlier.
     4. Constants, numbers, lists, tensors made of constants alone, draws (`hp.uniform`, `hp.normal`) with the masks that
        compare them, and views and casts do not cross where what they are made from is there: they are made again. Of a
-       value and its views and casts that is sent or saved which has the fewest bytes, never both.
+       value and its views and casts that is sent or saved which has the fewest bytes, never both; of as many, what the
+       function that saves it makes for itself.
     5. Parameters, buffers, constants, inputs and sizes are arguments of every function that uses them. State is only
        where `hp.stages` says; elsewhere it crosses as any value. The old value of a buffer that the step changes is
        the forward's of the stage that changes it, from where it crosses.

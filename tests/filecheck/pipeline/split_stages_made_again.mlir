@@ -188,3 +188,42 @@ module attributes {hp.pipeline_axis = "pp", hp.stage_count = 2 : i64} {
     return %loss : !s
   }
 }
+
+// -----
+
+// Of a value and a view of as many bytes the view is saved where the forward makes it for itself; one that only the
+// backward makes is made there, of the value.
+
+!x = !torch.vtensor<[2,4],f32>
+!t = !torch.vtensor<[4,2],f32>
+!s = !torch.vtensor<[],f32>
+
+// CHECK-LABEL: func.func @stage0_forward
+// CHECK-SAME: -> (!torch.vtensor<[4,2],f32> {hp.name = "f0.0", hp.role = "saved"}, !torch.vtensor<[2,4],f32> {hp.name = "f0.1", hp.role = "saved"}
+// CHECK: %[[TANH:.*]] = torch.aten.tanh
+// CHECK: %[[T:.*]] = torch.aten.t %[[TANH]]
+// CHECK: %[[SIN:.*]] = torch.aten.sin
+// CHECK: return %[[T]], %[[SIN]]
+// CHECK: func.func @stage0_backward(
+// CHECK-SAME: %arg2: !torch.vtensor<[4,2],f32> {hp.name = "f0.0", hp.role = "saved"}, %arg3: !torch.vtensor<[2,4],f32> {hp.name = "f0.1", hp.role = "saved"})
+// CHECK-NEXT: torch.aten.mul.Tensor %arg2, %arg0
+// CHECK-NEXT: %[[U:.*]] = torch.aten.t %arg3
+// CHECK-NEXT: torch.aten.mul.Tensor %[[U]], %arg1
+module attributes {hp.pipeline_axis = "pp", hp.stage_count = 1 : i64} {
+  "hp.mesh"() {axis_names = ["pp"], axis_sizes = array<i64: 1>, sym_name = "mesh"} : () -> ()
+  func.func @joint(
+      %a: !t {hp.fqn = ["a"], hp.role = "param", hp.stages = array<i64: 0>, hp.trainable},
+      %b: !t {hp.fqn = ["b"], hp.role = "param", hp.stages = array<i64: 0>, hp.trainable},
+      %x: !x {hp.batch_dim = 0 : i64, hp.name = "x", hp.role = "input"})
+      -> (!s {hp.role = "loss"}, !t {hp.fqn = ["a"], hp.role = "grad"}, !t {hp.fqn = ["b"], hp.role = "grad"}) {
+    %none = torch.constant.none
+    %y = torch.aten.tanh %x {hp.phase = "forward", hp.stage = 0 : i64} : !x -> !x
+    %t = torch.aten.t %y {hp.phase = "forward", hp.stage = 0 : i64} : !x -> !t
+    %loss = torch.aten.sum %t, %none {hp.phase = "forward", hp.stage = 0 : i64} : !t, !torch.none -> !s
+    %z = torch.aten.sin %x {hp.phase = "forward", hp.stage = 0 : i64} : !x -> !x
+    %da = torch.aten.mul.Tensor %t, %a {hp.phase = "backward", hp.stage = 0 : i64} : !t, !t -> !t
+    %u = torch.aten.t %z {hp.phase = "backward", hp.stage = 0 : i64} : !x -> !t
+    %db = torch.aten.mul.Tensor %u, %b {hp.phase = "backward", hp.stage = 0 : i64} : !t, !t -> !t
+    return %loss, %da, %db : !s, !t, !t
+  }
+}

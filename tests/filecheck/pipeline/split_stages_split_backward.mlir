@@ -157,3 +157,47 @@ module attributes {hp.pipeline_axis = "pp", hp.stage_count = 3 : i64} {
     return %loss, %da, %db, %dc : !s, !x, !x, !x
   }
 }
+
+// -----
+
+// What the input part makes for itself of a gradient, the weight part is given: it does not make it again.
+
+!x = !torch.vtensor<[2,8],f32>
+!y = !torch.vtensor<[4,4],f32>
+!s = !torch.vtensor<[],f32>
+
+// CHECK-LABEL: func.func @stage0_forward
+// CHECK: func.func @stage1_backward_input(
+// CHECK: %[[D:.*]] = torch.aten.cos
+// CHECK: %[[RESHAPED:.*]] = torch.aten.reshape %[[D]]
+// CHECK: %[[DH:.*]] = torch.aten.mm %[[RESHAPED]]
+// CHECK: return %[[DH]], %[[RESHAPED]]
+// CHECK: func.func @stage1_backward_weight(
+// CHECK-NOT: torch.aten.reshape
+// CHECK: return
+module attributes {hp.pipeline_axis = "pp", hp.stage_count = 2 : i64} {
+  "hp.mesh"() {axis_names = ["pp"], axis_sizes = array<i64: 2>, sym_name = "mesh"} : () -> ()
+  func.func @joint(
+      %a: !y {hp.fqn = ["a"], hp.role = "param", hp.stages = array<i64: 0>, hp.trainable},
+      %b: !y {hp.fqn = ["b"], hp.role = "param", hp.stages = array<i64: 1>, hp.trainable},
+      %x: !y {hp.batch_dim = 0 : i64, hp.name = "x", hp.role = "input"})
+      -> (!s {hp.role = "loss"}, !y {hp.fqn = ["a"], hp.role = "grad"}, !y {hp.fqn = ["b"], hp.role = "grad"}) {
+    %none = torch.constant.none
+    %int2 = torch.constant.int 2
+    %int4 = torch.constant.int 4
+    %int8 = torch.constant.int 8
+    %h = torch.aten.mm %x, %a {hp.phase = "forward", hp.stage = 0 : i64} : !y, !y -> !y
+    %y = torch.aten.mm %h, %b {hp.phase = "forward", hp.stage = 1 : i64} : !y, !y -> !y
+    %flat = torch.prim.ListConstruct %int2, %int8 : (!torch.int, !torch.int) -> !torch.list<int>
+    %wide = torch.aten.reshape %y, %flat {hp.phase = "forward", hp.stage = 1 : i64} : !y, !torch.list<int> -> !x
+    %loss = torch.aten.sum %wide, %none {hp.phase = "forward", hp.stage = 1 : i64} : !x, !torch.none -> !s
+    %d = torch.aten.cos %wide {hp.phase = "backward", hp.stage = 1 : i64} : !x -> !x
+    %square = torch.prim.ListConstruct %int4, %int4 : (!torch.int, !torch.int) -> !torch.list<int>
+    %dy = torch.aten.reshape %d, %square {hp.phase = "backward", hp.stage = 1 : i64} : !x, !torch.list<int> -> !y
+    %dh = torch.aten.mm %dy, %b {hp.phase = "backward", hp.stage = 1 : i64} : !y, !y -> !y
+    %dyt = torch.aten.t %dy {hp.phase = "backward", hp.stage = 1 : i64} : !y -> !y
+    %db = torch.aten.mm %dyt, %h {hp.phase = "backward", hp.stage = 1 : i64} : !y, !y -> !y
+    %da = torch.aten.mm %dh, %x {hp.phase = "backward", hp.stage = 0 : i64} : !y, !y -> !y
+    return %loss, %da, %db : !s, !y, !y
+  }
+}
