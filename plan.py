@@ -196,6 +196,12 @@ class Plan(BaseModel):
         if pipeline.axis in self.data_axes:
             yield "pipeline.axis", f"axis '{pipeline.axis}' is a data axis already"
         yield from _check_path("pipeline.table", pipeline.table)
+        if pipeline.hoist_gathers and self.overlap is not None and self.overlap.memory_limit_mb:
+            yield (
+                "pipeline.hoist_gathers",
+                "keeps all gathered parameters of a stage at once, which overlap.memory_limit_mb cannot limit; "
+                "leave out one of them",
+            )
         ranks = self.mesh.get(pipeline.axis, 0)
         if not isinstance(pipeline.stages, str):
             yield from _check_stages(pipeline.stages)

@@ -7,6 +7,7 @@ name of a parameter, and waits anywhere between the start and the first use. `si
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,11 @@ from hpir.runtime.simulate import simulate
 MESHES = (Mesh.of({"dp": 2}), Mesh.of({"dp": 3}), Mesh.of({"rep": 2, "dp": 2}), Mesh.of({"one": 1, "dp": 2}))
 FLOATS = ("float64", "float32", "bfloat16")
 UNITS = ("", "layers.0", "layers.1")
+
+
+def examples(number: int) -> int:
+    """Return how many functions a test tries: a third of `number` unless everything is to be tested."""
+    return number if os.environ.get("HPIR_TEST_EVERYTHING") else number // 3
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 from dropout_lm import DropoutLM
-from models import BY_NAME, Block, Case, RotaryLM, TiedLM, train_regression
+from models import BY_NAME, Block, Case, ImageText, RotaryLM, TiedLM, train_regression
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -102,24 +102,6 @@ class DeepConv(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         y: Tensor = self.head(self.features(image).mean((2, 3)))
         return y
-
-
-class DeepImageText(nn.Module):
-    """Two inputs of different kinds and a boolean mask that every layer uses."""
-
-    def __init__(self, vocab: int = 12, dim: int = 6):
-        super().__init__()
-        self.patch = nn.Linear(5, dim)
-        self.embed = nn.Embedding(vocab, dim)
-        self.layers = nn.ModuleList([Block(dim, 7) for _ in range(LAYERS)])
-        self.head = nn.Linear(dim, vocab)
-
-    def forward(self, image: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-        x = torch.cat([self.patch(image), self.embed(ids)], dim=1)
-        for layer in self.layers:
-            x = torch.where(mask.unsqueeze(-1), layer(x), x)
-        logits: Tensor = self.head(x[:, image.shape[1] :])
-        return logits
 
 
 class DeepTwice(nn.Module):
@@ -223,7 +205,7 @@ DEEP: tuple[Case, ...] = (
     _deep("adapters", DeepAdapters),
     _deep("unused", DeepUnused),
     _deep("convnet", DeepConv),
-    _deep("image_text", DeepImageText),
+    _deep("image_text", functools.partial(ImageText, layers=LAYERS)),
     _deep("outputs", functools.partial(TiedLM, layers=LAYERS)),
     _deep("ignored_tokens", functools.partial(TiedLM, layers=LAYERS)),
     _deep("dropout", functools.partial(DropoutLM, layers=LAYERS)),

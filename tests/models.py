@@ -211,11 +211,11 @@ class ConvNet(nn.Module):
 class ImageText(nn.Module):
     """Two inputs of different kinds and a boolean mask that every layer uses."""
 
-    def __init__(self, vocab: int = 12, dim: int = 6):
+    def __init__(self, vocab: int = 12, dim: int = 6, layers: int = 2):
         super().__init__()
         self.patch = nn.Linear(5, dim)
         self.embed = nn.Embedding(vocab, dim)
-        self.layers = nn.ModuleList([Block(dim, 7) for _ in range(2)])
+        self.layers = nn.ModuleList([Block(dim, 7) for _ in range(layers)])
         self.head = nn.Linear(dim, vocab)
 
     def forward(self, image: Tensor, ids: Tensor, mask: Tensor) -> Tensor:

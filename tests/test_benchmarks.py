@@ -179,6 +179,7 @@ def test_fsdp_against_fsdp2() -> None:
     assert 0 <= comparison.difference <= step_pairs.TOLERANCE
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("schedule", ("1f1b", "interleaved"))
 def test_a_pipeline_against_the_peer(schedule: str) -> None:
     sizes = step_pairs.Sizes(layers=4, dim=16, rows=4, length=8)

@@ -110,7 +110,7 @@ def scopes(name: str) -> list[str]:
     return ["by=module", "by=size cap-mb=0.0005", "by=size", groups]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("name", [case.name for case in CASES])
 def test_a_step_keeps_its_bits(name: str, mesh: str) -> None:
@@ -157,7 +157,7 @@ def train(rank: int, names: list[str], axes: list[str], by: Any) -> dict[str, An
     return found
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("axes", "by"), [(["dp"], "module"), (["dp"], "size"), ([], "module")], ids=str)
 def test_a_step_on_two_processes_keeps_its_bits(axes: list[str], by: Any) -> None:

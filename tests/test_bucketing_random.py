@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from collective_graphs import UNITS, CollectiveGraph, collective_graphs, simulate_graph
+from collective_graphs import UNITS, CollectiveGraph, collective_graphs, examples, simulate_graph
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch_mlir import ir
@@ -48,7 +48,7 @@ def staying(module: ir.Operation) -> list[str]:
     ]
 
 
-@settings(max_examples=310, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(310), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(collective_graphs(), st.sampled_from(SCOPES))
 def test_buckets_keep_what_a_function_computes(graph: CollectiveGraph, scope: str) -> None:
     module = graph.module().operation
@@ -75,7 +75,7 @@ def test_buckets_keep_what_a_function_computes(graph: CollectiveGraph, scope: st
             assert torch.equal(value, same)
 
 
-@settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(collective_graphs())
 def test_a_stored_plan_does_the_same(graph: CollectiveGraph) -> None:
     module = graph.module().operation

@@ -58,6 +58,7 @@ def train_on_ranks(rank: int, names: list[str], axes: list[str], microbatches: i
     return found
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("axes", "microbatches"), ((["dp"], 1), (["dp"], 2), ([], 1)), ids=str)
 def test_training_on_two_processes_equals_the_plain_loop(axes: list[str], microbatches: int) -> None:

@@ -156,6 +156,7 @@ RUN = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("document", RUN, ids=lambda document: document.name)
 def test_what_it_shows_happens(document: Path, folder: Path) -> None:
     Runner(document.name, folder).run(read_blocks(document.read_text()))

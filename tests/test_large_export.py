@@ -94,7 +94,7 @@ def test_a_model_that_has_values_is_not_copied() -> None:
     assert megabytes < 100
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.everything
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
 def test_on_the_meta_device_the_graph_is_that_of_a_model_with_values(dtype: torch.dtype) -> None:
     batch = tokens(2)

@@ -227,6 +227,7 @@ def test_calls_of_the_step_accumulate_and_are_clipped_together() -> None:
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-10, atol=1e-15)
 
 
+@pytest.mark.everything
 def test_the_inductor_backend_divides_too() -> None:
     model, plain = CASE.model(), CASE.model()
     batch = CASE.data(4)

@@ -16,7 +16,7 @@ from hpir.lowering.exported import Exported
 from hpir.lowering.to_program import to_program
 from hpir.runtime.simulate import SimulationResult
 
-pytestmark = pytest.mark.one_in(2)
+pytestmark = pytest.mark.one_in(3)
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 

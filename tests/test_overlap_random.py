@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 import torch
-from collective_graphs import CollectiveGraph, collective_graphs, simulate_graph
+from collective_graphs import CollectiveGraph, collective_graphs, examples, simulate_graph
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch_mlir import ir
@@ -75,7 +75,7 @@ def cases(draw: st.DrawFn) -> tuple[CollectiveGraph, set[int], str, str]:
     return graph, parameters, f"prefetch={draw(st.integers(0, 3))}{limit}", draw(st.sampled_from(PIPELINES))
 
 
-@settings(max_examples=100, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_what_a_function_computes_is_kept(case: tuple[CollectiveGraph, set[int], str, str]) -> None:
     graph, parameters, options, pipeline = case

@@ -69,6 +69,7 @@ def train(rank: int, cases: list[tuple[str, str]]) -> None:
                 optimiser.zero_grad()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("ranks", sorted(set(RANKS.values())))
 def test_training_equals_the_plain_loop(ranks: int, tmp_path: Path) -> None:

@@ -383,6 +383,11 @@ def test_how_a_schedule_splits_is_part_of_the_plan(tmp_path: Path) -> None:
             "work with 'interleaved'",
         ),
         (
+            {**PP2, "pipeline": {"hoist_gathers": True}, "overlap": {"memory_limit_mb": 64}},
+            "plan: pipeline.hoist_gathers: keeps all gathered parameters of a stage at once, which "
+            "overlap.memory_limit_mb cannot limit; leave out one of them",
+        ),
+        (
             {**PP2, "pipeline": {"schedule": "interleaved", "stages": ["a", "b"], "stages_per_rank": 2}},
             "plan: pipeline.stages_per_rank: 2 stages are listed for 2 ranks",
         ),

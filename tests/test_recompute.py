@@ -368,6 +368,7 @@ def seconds(layers: int) -> tuple[int, float]:
     return layers * 55, best
 
 
+@pytest.mark.everything
 def test_time_grows_with_the_number_of_ops() -> None:
     few, short = seconds(180)
     many, long = seconds(1800)

@@ -104,6 +104,7 @@ def test_the_communication_of_a_pass_stays(options: str) -> None:
     assert left == made != {}
 
 
+@pytest.mark.everything
 def test_time_grows_with_the_module() -> None:
     """Ten times the ops take some ten times as long; 100,000 take about a second."""
     seconds = {}

@@ -11,7 +11,7 @@ from sweep.results import read_results
 from sweep.table import models_page
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda architecture: architecture.name)
 def test_architecture(architecture: Architecture) -> None:
     checked = check(architecture)
