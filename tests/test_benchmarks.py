@@ -154,7 +154,7 @@ def test_passes_and_start(tmp_path: Path) -> None:
 
 def test_overlap_of_two_sizes() -> None:
     small, large, growth = overlap_pass.rows(sizes=(500, 1000), rounds=1)
-    assert small.subject == "`hp-overlap-collectives` on 367 ops, 53 of them collectives"
+    assert small.subject == "`hp-overlap-collectives` on 343 ops, 53 of them collectives"
     assert large.met and growth.target == "at most 12" and float(growth.measured) > 0
 
 

@@ -64,6 +64,7 @@ def test_the_same_shape_from_transformers_takes_no_storage() -> None:
     assert figures.peak_mb < 1000
 
 
+@pytest.mark.everything
 def test_a_model_that_has_values_is_not_copied() -> None:
     script = """
         import torch

@@ -98,7 +98,7 @@ EXTRAS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", ("tied", "convnet", "twice"))
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_other_plans(name: str, extra: str) -> None:

@@ -88,7 +88,7 @@ def assert_same(result: SimulationResult, expected: SimulationResult) -> None:
 # Numbers.
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in ("dropout", "normed")])
 def test_it_is_eager_torch_on_one_rank_and_on_four(name: str) -> None:
     assert_captured(*MODELS[name], BATCH)
@@ -105,7 +105,7 @@ def test_running_statistics_are_updated_once() -> None:
         assert torch.equal(result.buffers[name], buffer)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("parallel", PARALLEL)
 @pytest.mark.parametrize("name", MODELS)
 def test_results_are_bitwise_those_without_it(name: str, parallel: str) -> None:
@@ -221,7 +221,7 @@ ACTIVATION = 512 * WIDTH * 4
 """Bytes of what a block takes; within it twelve such are kept for the backward, and the statistics of a norm."""
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.everything
 @pytest.mark.parametrize("group", (1, 4))
 def test_memory_falls_as_under_eager_checkpoints(group: int) -> None:
     _, whole = eager_and_compiled(lambda: Tower(LAYERS, WIDTH, group=0), BATCH_OF_512)
@@ -316,7 +316,7 @@ def test_a_remark_counts_regions_ops_and_bytes() -> None:
 KEPT = re.compile(r"ops computed again: (\d+); bytes kept for the backward: (\d+) before, (\d+) after")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_is_merged_back_and_a_second_run_finds_nothing(name: str) -> None:
     with collect() as said:

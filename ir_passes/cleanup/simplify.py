@@ -1,4 +1,4 @@
-"""hp-simplify: remove what nobody uses and what is computed twice."""
+"""hp-simplify: remove what nobody uses, what is computed twice, and views that undo each other."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ..base import ModulePass
 from ..effects import Effect, effect_of, may_mutate
 from ..phases import BACKWARD, FORWARD
 from ..views import CASTS, VIEWS, operator_name
+from .fold_views import fold_views
 
 # Levels at which every rank runs the same function, so that all of them leave out the same communication.
 _SAME_ON_ALL_RANKS = ("joint", "annotated", "spmd")
@@ -27,11 +28,11 @@ _ORIGIN = frozenset({"hp.module", "hp.phase", "hp.saved"})
 
 @dataclass(frozen=True)
 class HpSimplify(ModulePass):
-    """Remove dead ops and merge equal ones, by one table of effects.
+    """Remove dead ops, merge equal ones by one table of effects, and fold views of views.
 
     MLIR's `cse` and `canonicalize` take torch ops to have effects and leave dead and duplicate compute alone. Here
-    `ir_passes/effects.py` says what each op does besides its results. One sweep forward over each function merges, one
-    sweep backward removes; running it again changes nothing.
+    `ir_passes/effects.py` says what each op does besides its results. Sweeps forward over each function fold and merge,
+    one sweep backward removes; running it again changes nothing.
 
     1. A pure op equal to an earlier one of its block is merged into it: same name, operands, result types and
        attributes, whatever its `hp.module`, `hp.phase` and location. The earlier op stays, as a forward op if either
@@ -49,9 +50,13 @@ class HpSimplify(ModulePass):
     6. Random and mutating ops, assertions, calls and unknown ops stay. In a function with a mutating op, or with an
        unknown op that is given a mutable tensor, nothing is merged.
     7. Arguments, results and the signature of a function never change.
+    8. A view that undoes a view is what that one is of: `aten.t` of `aten.t`, a transposition of the same dims, a
+       reshape to the shape there is. A reshape of a reshape that only takes dims apart is one of what is below. Nothing
+       is folded where merging is off (6), nor ops of a checkpointed region (3), nor to return an argument as it is.
 
     Requires: any level.
-    Leaves: the level it found. Numbers are kept bitwise: what is merged would have computed the same bits.
+    Leaves: the level it found. Numbers are kept bitwise: what is merged would have computed the same bits, and what is
+        folded has the strides that it had.
     Does not handle: regions within a function (`torch.prim.If`); what is in them stays and counts as use. Equal ops in
         different blocks.
 
@@ -81,6 +86,7 @@ class HpSimplify(ModulePass):
             blocks = [_Block(block, level in _SAME_ON_ALL_RANKS) for block in function.regions[0].blocks]
             if not any(block.mutates for block in blocks):
                 for block in blocks:
+                    block.fold()
                     block.merge(parameters)
             for block in reversed(blocks):
                 block.remove_dead()
@@ -107,6 +113,10 @@ class _Block:
                     self._ops.append(op)
             elif may_mutate(op):
                 self.mutates = True
+
+    def fold(self) -> None:
+        """Fold views of views."""
+        fold_views(self._ops)
 
     def merge(self, parameters: Sequence[ir.Value] | None) -> None:
         """Merge each op into the first equal one.

@@ -49,7 +49,7 @@ module @units attributes {hp.level = "spmd"} {
 // CHECK:         %[[FULL:.*]] = "hp.wait"
 // CHECK:         torch.aten.t %[[FULL]] {hp.phase = "forward"}
 // CHECK:         %[[T:.*]] = torch.aten.t %[[FULL]] {hp.phase = "backward"}
-// CHECK-NEXT:    %[[TT:.*]] = torch.aten.t %[[T]] {hp.phase = "backward"}
+// CHECK-NEXT:    %[[TT:.*]] = torch.aten.detach %[[T]] {hp.phase = "backward"}
 // CHECK-NEXT:    torch.aten.mm %[[T]], %[[TT]]
 // CHECK-NEXT:    torch.aten.t %arg1 {hp.phase = "forward"}
 // CHECK-NEXT:    torch.aten.t %arg1 {hp.phase = "backward"}
@@ -62,8 +62,8 @@ module @views attributes {hp.level = "spmd"} {
     %full = "hp.wait"(%f) {hp.phase = "forward"} : (!hp.future<[!torch.vtensor<[4,4],f32>]>) -> !torch.vtensor<[4,4],f32>
     %0 = torch.aten.t %full {hp.phase = "forward"} : !torch.vtensor<[4,4],f32> -> !torch.vtensor<[4,4],f32>
     %1 = torch.aten.t %full {hp.phase = "backward"} : !torch.vtensor<[4,4],f32> -> !torch.vtensor<[4,4],f32>
-    %2 = torch.aten.t %1 {hp.phase = "backward"} : !torch.vtensor<[4,4],f32> -> !torch.vtensor<[4,4],f32>
-    %3 = torch.aten.t %1 {hp.phase = "backward"} : !torch.vtensor<[4,4],f32> -> !torch.vtensor<[4,4],f32>
+    %2 = torch.aten.detach %1 {hp.phase = "backward"} : !torch.vtensor<[4,4],f32> -> !torch.vtensor<[4,4],f32>
+    %3 = torch.aten.detach %1 {hp.phase = "backward"} : !torch.vtensor<[4,4],f32> -> !torch.vtensor<[4,4],f32>
     %4 = torch.aten.mm %1, %2 {hp.phase = "backward"} : !torch.vtensor<[4,4],f32>, !torch.vtensor<[4,4],f32> -> !torch.vtensor<[4,4],f32>
     %5 = torch.aten.mm %1, %3 {hp.phase = "backward"} : !torch.vtensor<[4,4],f32>, !torch.vtensor<[4,4],f32> -> !torch.vtensor<[4,4],f32>
     %6 = torch.aten.t %p {hp.phase = "forward"} : !torch.vtensor<[4,4],f32> -> !torch.vtensor<[4,4],f32>
