@@ -1,7 +1,8 @@
 """Folding views of views: what undoes a view, and what is made in two steps though one would do.
 
-Only what gives the same strides as before is folded, whatever those of the tensor at the bottom are: every operator
-that reads the result does the same, bit for bit. Merging dims may copy; splitting them never does.
+Only what gives the same strides as before is folded, whatever those of the tensor at the bottom are, but for dims of size
+1, which have no neighbours: every operator that reads the result does the same, bit for bit. Merging dims may copy;
+splitting them never does.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _unshaped(op: ir.Operation) -> ir.Value | None:
     inner = _maker(op.operands[0])
     while inner is not None and operator_name(inner) in _RESHAPES and not _is_bound(inner):
         before, after = _static_shape(inner.operands[0]), _static_shape(inner.results[0])
-        if before is None or after is None or not _only_splits(before, after):
+        if before is None or after is None or not only_splits(before, after):
             break
         op.operands[0] = inner.operands[0]
         inner = _maker(op.operands[0])
@@ -95,7 +96,7 @@ def _static_shape(value: ir.Value) -> tuple[int, ...] | None:
     return tuple(size for size in parsed.shape if size is not None)
 
 
-def _only_splits(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+def only_splits(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
     """Return whether a reshape takes dims apart and puts none together; dims of size 1 may come and go."""
     if 0 in before:
         return False
