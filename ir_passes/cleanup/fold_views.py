@@ -1,8 +1,8 @@
 """Folding views of views: what undoes a view, and what is made in two steps though one would do.
 
-Only what gives the same strides as before is folded, whatever those of the tensor at the bottom are, but for dims of size
-1, which have no neighbours: every operator that reads the result does the same, bit for bit. Merging dims may copy;
-splitting them never does.
+Only what gives the same strides as before is folded, whatever those of the tensor at the bottom are: every operator
+that reads the result does the same, bit for bit. (Dims of size 1 do not count.) Merging dims may copy, splitting them
+never does.
 """
 
 from __future__ import annotations
