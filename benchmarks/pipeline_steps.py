@@ -29,7 +29,7 @@ RANKS = (2, 4)
 MICROBATCHES = (4, 8)
 SIZES = Sizes(layers=8, dim=128, rows=16, length=64)
 SPLIT_SIZES = replace(SIZES, dim=256)
-"""For zb-h1, which holds a microbatch's gradients until it needs them: so wide that they fit no core's cache anyhow."""
+"""For zb-h1, which holds gradients until it needs them: wider, so that more is computed per byte held."""
 
 _SCHEDULES: dict[str, tuple[Any, int]] = {
     "1f1b": (Schedule1F1B, 1),

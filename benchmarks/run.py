@@ -104,8 +104,8 @@ PARTS = {
 - The language model and processes as above, a batch of 16x64 in all, cut into the same stages for both. The peer is
   `torch.distributed.pipelining` with its schedule of the same kind, `PipelineStage` per stage and a loss function on
   the last; both must give the same loss and gradients, up to 1e-5 of the largest.
-- **zb-h1 over 1f1b**: both hpir's, of the same model but for dim 256: at dim 128 what a stage computes with half fits
-  a core's cache, and what zb-h1 keeps for later does not.
+- **zb-h1 over 1f1b**: both hpir's, of the same model but for dim 256. At dim 128 the ratio is worse: what zb-h1 keeps
+  for later costs more cache misses beside the less that is computed with it.
 - **A task without work**: a step of four stages that multiply one number, on one rank: time per call of a stage
   function, that of its one to three operators included, messages not.
 """,

@@ -45,7 +45,7 @@ def layout_of(tensor: Tensor, below: Tensor) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_reshape_thatonly_splits_is_passed_over(shape: tuple[int, ...]) -> None:
+def test_a_reshape_that_only_splits_is_passed_over(shape: tuple[int, ...]) -> None:
     shapes = [found for dims in range(5) for found in factorings(math.prod(shape), dims)]
     between = [found for found in shapes if only_splits(shape, found)]
     assert shape in between

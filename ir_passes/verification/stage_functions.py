@@ -18,12 +18,7 @@ from ...dialect.diagnostics import error_at
 from ...dialect.signature import body_of, function_name, read_signature, step_functions
 from ...errors import nearest
 from ...mesh import Mesh
-from ..stage_function import (
-    TASKS,
-    StageFunction,
-    number_attribute,
-    text_attribute,
-)
+from ..stage_function import TASKS, StageFunction, number_attribute, text_attribute
 from .findings import Findings
 
 _NAME = re.compile(rf"stage(\d+)_({'|'.join(TASKS)})")
